@@ -1,0 +1,295 @@
+"""`ChipSpec`: the validated description of one chip.
+
+Units after loading: sizes in bytes (int), clock in Hz, core paths in bytes per core cycle,
+chip-level bandwidths in bytes per second, times in seconds, core latencies in cycles.
+YAML may write any of them with a unit ("64 KiB", "1.2 TB/s", "0.7 us"); see `units`.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
+
+from npusim.chip.checks import problems
+from npusim.chip.units import Bandwidth, Bytes, Cycles, Hertz, Picojoules, Rate, Seconds, Watts
+from npusim.errors import ChipError
+
+
+class Part(BaseModel):
+    """Base of every part: unknown keys are errors, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cores(Part):
+    """How many cores. On split chips (910B) `count` is AICs and `vector_count` AIVs."""
+
+    count: int
+    vector_count: int
+    split: bool = False
+
+
+class Cube(Part):
+    """The matrix unit: one `m × k × n` block per cycle; `k` depends on the input dtype.
+
+    An Mmad of Mb·Kb·Nb blocks occupies the pipe for Mb·Kb·Nb + `head` cycles and its result
+    is visible `tail` cycles later. `odd_penalty` adds Kb cycles when Mb and Nb are both odd.
+    """
+
+    m: int
+    n: int
+    k: dict[str, int]
+    head: Cycles
+    tail: Cycles
+    odd_penalty: bool = False
+
+
+class VectorCost(Part):
+    """Cycles per 256 B repeat, by element width in bits."""
+
+    b16: float | None = None
+    b32: float | None = None
+
+
+class Vector(Part):
+    """The vector unit on UB: `repeat_bytes` per repeat, at most `max_repeat` per instruction."""
+
+    repeat_bytes: Bytes
+    max_repeat: int
+    lanes: dict[str, int]
+    head: Cycles
+    tail: Cycles
+    dtypes: list[str]
+    costs: dict[str, VectorCost]
+    l0c_rate: Rate | None = None
+
+
+class Scalar(Part):
+    """The scalar unit: issue cost of an instruction, queue depth of a pipe, cost of a flag."""
+
+    issue: Cycles
+    queue_depth: int
+    flag: Cycles
+    load3d_interval: Cycles
+
+
+class Buffer(Part):
+    """An on-chip buffer."""
+
+    size: Bytes
+
+
+class UnifiedBuffer(Buffer):
+    """UB: `block` is the 32 B granule; banks are kept for conflict studies."""
+
+    block: Bytes
+    banks: int
+    bank_groups: int
+
+
+class Mte1(Part):
+    """L1→L0A / L0B. `load3d_cycles`: cycles per 512 B fractal of img2col (times stride_w)."""
+
+    l0a_rate: Rate
+    l0b_rate: Rate
+    ub_rate: Rate | None = None
+    head: Cycles
+    tail: Cycles
+    load3d_head: Cycles
+    load3d_cycles: float
+
+
+class Mte2(Part):
+    """GM→L1 / UB. `rate` is the port to L1, `ub_rate` to UB; `burst` is cycles per burst."""
+
+    rate: Rate
+    ub_rate: Rate
+    head: Cycles
+    burst: float
+    min_burst: Bytes
+
+
+class Mte3(Part):
+    """UB→GM and UB→L1 (`l1_rate`)."""
+
+    rate: Rate
+    l1_rate: Rate | None = None
+    head: Cycles
+    burst: float
+    min_burst: Bytes
+
+
+class Fixp(Part):
+    """L0C→GM / L1 with cast, bias and ReLU on the way (910B and later)."""
+
+    rate: Rate
+    l1_rate: Rate
+    head: Cycles
+    tail: Cycles
+    burst: float
+
+
+class Core(Part):
+    """One AI Core (or an AIC with its AIVs' common parameters, on split chips)."""
+
+    cube: Cube
+    vector: Vector
+    scalar: Scalar
+    l0a: Buffer
+    l0b: Buffer
+    l0c: Buffer
+    l1: Buffer
+    ub: UnifiedBuffer
+    mte1: Mte1
+    mte2: Mte2
+    mte3: Mte3
+    fixp: Fixp | None = None
+
+
+class L2(Part):
+    """The last-level cache shared by all cores. Achievable rate = bandwidth × efficiency."""
+
+    size: Bytes
+    bandwidth: Bandwidth
+    efficiency: float
+    read_latency: Cycles
+    write_latency: Cycles
+
+
+class Hbm(Part):
+    """Device memory. Achievable rate = bandwidth × efficiency; `latency` adds to an L2 miss."""
+
+    size: Bytes
+    bandwidth: Bandwidth
+    efficiency: float
+    latency: Cycles
+
+
+class Noc(Part):
+    """The on-chip network (described; its limit is contained in l2.bandwidth)."""
+
+    rows: int | None = None
+    columns: int | None = None
+    link_bandwidth: Bandwidth | None = None
+
+
+class Pcie(Part):
+    """Host link, each way."""
+
+    bandwidth: Bandwidth
+    latency: Seconds
+
+
+class Links(Part):
+    """Card-to-card links (HCCS): `bandwidth` of one link, each way."""
+
+    count: int
+    bandwidth: Bandwidth
+    latency: Seconds
+
+
+class Host(Part):
+    """What the host spends to enqueue one task in eager mode."""
+
+    enqueue: Seconds
+
+
+class Scheduler(Part):
+    """Task scheduler: kernel time = `launch` + `per_block` × block dim + the slowest block.
+
+    `gap` separates consecutive tasks of one stream.
+    """
+
+    launch: Seconds
+    per_block: Seconds
+    gap: Seconds
+    max_streams: int
+
+
+class AiCpu(Part):
+    """Control cores that run what has no AI Core kernel; `rate` is bytes touched per second."""
+
+    count: int
+    launch: Seconds
+    rate: Bandwidth
+
+
+class Energy(Part):
+    """Energy per operation and per byte; power of the whole chip."""
+
+    cube_pj_per_flop: Picojoules
+    vector_pj_per_flop: Picojoules
+    hbm_pj_per_byte: Picojoules | None = None
+    tdp: Watts
+
+
+class Provenance(BaseModel):
+    """Where a number comes from."""
+
+    model_config = ConfigDict(frozen=True)
+    grade: str
+    source: str
+
+
+class ChipSpec(Part):
+    """A whole chip. `sources` maps a dotted key ("core.l0a.size") to its provenance."""
+
+    name: str
+    description: str = ""
+    clock: Hertz
+    cores: Cores
+    core: Core
+    l2: L2
+    hbm: Hbm
+    noc: Noc
+    pcie: Pcie
+    links: Links
+    host: Host
+    scheduler: Scheduler
+    aicpu: AiCpu
+    energy: Energy
+    sources: dict[str, Provenance] = {}
+
+    @model_validator(mode="after")
+    def _possible(self, info: ValidationInfo) -> ChipSpec:
+        """Refuse impossible combinations; the loader's context says which file holds a key."""
+        for problem in problems(self):
+            where = info.context["where"](problem.key) if info.context else f"chip {self.name}"
+            shown = "missing" if problem.value is None else problem.value
+            what = f"{where}: {problem.key} = {shown} is impossible"
+            raise ChipError(what, problem.allowed, problem.fix)
+        return self
+
+    # -- derived rates, used by every floor above ------------------------------------------
+
+    def cycles(self, seconds: float) -> int:
+        """`seconds` in whole core cycles, rounded up."""
+        exact = seconds * self.clock
+        whole = int(exact)
+        return whole if whole >= exact - 1e-9 else whole + 1
+
+    def seconds(self, cycles: float) -> float:
+        """`cycles` of the core clock in seconds."""
+        return cycles / self.clock
+
+    @property
+    def hbm_rate(self) -> float:
+        """Achievable HBM bytes per core cycle, whole chip."""
+        return self.hbm.bandwidth * self.hbm.efficiency / self.clock
+
+    @property
+    def l2_rate(self) -> float:
+        """Achievable L2 bytes per core cycle, whole chip."""
+        return self.l2.bandwidth * self.l2.efficiency / self.clock
+
+    def vector_cores(self) -> int:
+        """Cores that run vector kernels: AIVs on split chips, AI Cores otherwise."""
+        return self.cores.vector_count if self.cores.split else self.cores.count
+
+    def cube_flops(self, dtype: str) -> float:
+        """Peak cube FLOP/s (2 per MAC) for an input dtype; 0 when the cube cannot take it."""
+        k = self.core.cube.k.get(dtype, 0)
+        return 2.0 * self.core.cube.m * self.core.cube.n * k * self.cores.count * self.clock
+
+    def vector_flops(self, dtype: str) -> float:
+        """Peak vector op/s for a dtype (one op per lane and cycle)."""
+        return float(self.core.vector.lanes.get(dtype, 0)) * self.vector_cores() * self.clock

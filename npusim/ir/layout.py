@@ -1,0 +1,124 @@
+"""Memory layouts of the chip: how a logical (ONNX-shaped) tensor lies in device memory.
+
+* ``ND``: as in numpy, row-major.
+* ``NC1HWC0``: (N, ceil(C/16), H, W, 16); channels padded with zeros.
+* ``FRACTAL_Z``: convolution weights (Co, Ci/groups, Kh, Kw) as
+  (Ci1·Kh·Kw, Co1, 16, C0): rows of a fractal are output channels, columns input channels.
+* ``FRACTAL_NZ``: (…, M, N) as (…, N1, M1, 16, N0), both padded with zeros.
+
+C0 = N0 = 16 for every type wider than one byte (the chips use 16 for fp16 and fp32), 32 for int8.
+Source: CANN data format guide, as collected in the project's hardware notes, §6.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import prod
+
+import numpy as np
+
+from npusim.errors import GraphError
+from npusim.ir.dtype import DType
+
+BLOCK = 16  #: rows of a fractal, and columns for types wider than one byte
+
+
+class Layout(str, Enum):
+    """A memory layout, by CANN's name."""
+
+    ND = "ND"
+    NC1HWC0 = "NC1HWC0"
+    FRACTAL_Z = "FRACTAL_Z"
+    FRACTAL_NZ = "FRACTAL_NZ"
+
+
+def c0_of(dtype: DType) -> int:
+    """Channels in the innermost block of NC1HWC0: 32 for one-byte types, else 16."""
+    return 32 if dtype.size == 1 else BLOCK
+
+
+def blocks(n: int, size: int = BLOCK) -> int:
+    """ceil(n / size)."""
+    return -(-n // size)
+
+
+def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple[int, ...]:
+    """Shape of the array that holds a logical `shape` in `layout`.
+
+    Raises:
+        GraphError: the rank does not fit the layout.
+    """
+    c0 = c0_of(dtype)
+    if layout is Layout.ND:
+        return shape
+    if layout is Layout.NC1HWC0 and len(shape) == 4:
+        n, c, h, w = shape
+        return (n, blocks(c, c0), h, w, c0)
+    if layout is Layout.FRACTAL_Z and len(shape) == 4:
+        co, ci, kh, kw = shape
+        return (blocks(ci, c0) * kh * kw, blocks(co), BLOCK, c0)
+    if layout is Layout.FRACTAL_NZ and len(shape) >= 2:
+        *batch, m, n = shape
+        return (*batch, blocks(n, c0), blocks(m), BLOCK, c0)
+    raise GraphError(
+        f"layout {layout.value} for a tensor of shape {shape}",
+        "NC1HWC0 and FRACTAL_Z take rank 4, FRACTAL_NZ rank 2 and more",
+        "keep the tensor in ND",
+    )
+
+
+def storage_bytes(shape: tuple[int, ...], layout: Layout, dtype: DType) -> int:
+    """Bytes that a tensor occupies in device memory, padding included."""
+    return prod(storage_shape(shape, layout, dtype)) * dtype.size
+
+
+def _padded(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if x.shape == shape:
+        return x
+    out = np.zeros(shape, x.dtype)
+    out[tuple(slice(0, s) for s in x.shape)] = x
+    return out
+
+
+def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
+    """A logical array as the device stores it (a new array unless ND)."""
+    if layout is Layout.ND:
+        return x
+    dtype = DType.of(x.dtype)
+    c0, target = c0_of(dtype), storage_shape(x.shape, layout, dtype)
+    if layout is Layout.NC1HWC0:
+        n, c1, h, w, _ = target
+        p = _padded(x, (n, c1 * c0, h, w)).reshape(n, c1, c0, h, w)
+        return np.ascontiguousarray(p.transpose(0, 1, 3, 4, 2))
+    if layout is Layout.FRACTAL_Z:
+        co, ci, kh, kw = x.shape
+        ci1, co1 = blocks(ci, c0), target[1]
+        p = _padded(x, (co1 * BLOCK, ci1 * c0, kh, kw)).reshape(co1, BLOCK, ci1, c0, kh, kw)
+        return np.ascontiguousarray(p.transpose(2, 4, 5, 0, 1, 3)).reshape(target)
+    *batch, n1, m1, m0, n0 = target
+    p = _padded(x, (*batch, m1 * m0, n1 * n0)).reshape(*batch, m1, m0, n1, n0)
+    b = tuple(range(len(batch)))
+    k = len(batch)
+    return np.ascontiguousarray(p.transpose(*b, k + 2, k, k + 1, k + 3))
+
+
+def unpack(x: np.ndarray, shape: tuple[int, ...], layout: Layout) -> np.ndarray:
+    """The logical array of `shape` that storage array `x` holds (a view when ND)."""
+    if layout is Layout.ND:
+        return x.reshape(shape)
+    dtype = DType.of(x.dtype)
+    c0 = c0_of(dtype)
+    x = x.reshape(storage_shape(shape, layout, dtype))
+    if layout is Layout.NC1HWC0:
+        n, c, h, w = shape
+        return x.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c]
+    if layout is Layout.FRACTAL_Z:
+        co, ci, kh, kw = shape
+        p = x.reshape(blocks(ci, c0), kh, kw, blocks(co), BLOCK, c0)
+        full = p.transpose(3, 4, 0, 5, 1, 2).reshape(blocks(co) * BLOCK, -1, kh, kw)
+        return full[:co, :ci]
+    *batch, m, n = shape
+    k = len(batch)
+    full = x.transpose(*range(k), k + 1, k + 2, k, k + 3)
+    full = full.reshape(*batch, blocks(m) * BLOCK, blocks(n, c0) * c0)
+    return full[..., :m, :n]

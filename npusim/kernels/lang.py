@@ -1,0 +1,439 @@
+"""The kernel language: what a kernel body sees of the AI Core it runs on.
+
+A body is a Python generator; each yielded `Instr` goes from the scalar unit into the queue of its
+pipe. Pipes run side by side and meet only through flags, which the queues (`Queue`, after Ascend
+C's TQue) emit:
+
+    def body(k, args, tiling, block):
+        xq = k.queue("UB", 4096, slots=2, src=Pipe.MTE2, dst=Pipe.V)
+        yq = k.queue("UB", 4096, slots=2, src=Pipe.V, dst=Pipe.MTE3)
+        x, y = k.input(0), k.output(0)
+        for i in k.loop(n_tiles):
+            tile = yield from xq.alloc()              # MTE2 waits until V has freed the slot
+            src = tile.region((n,), np.float16)
+            yield k.load(src, x[i * n : (i + 1) * n])
+            yield xq.enque()                          # MTE2 tells V
+            yield xq.deque()                          # V waits
+            out = yield from yq.alloc()
+            dst = out.region((n,), np.float16)
+            yield k.vec("relu", dst, src)
+            yield xq.free()                           # V tells MTE2
+            yield yq.enque()
+            yield yq.deque()
+            yield k.store(y[i * n : (i + 1) * n], dst)
+            yield yq.free()
+
+A loop written with `k.loop` promises that all iterations but the last issue instructions of the
+same costs in the same order (addresses may differ); the machine may then skip repetitions that
+leave the core in the same state, which never changes a cycle (a test holds that).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from npusim.chip.spec import ChipSpec
+from npusim.errors import KernelError
+from npusim.kernels import vector_ops
+from npusim.program import cost, effects, isa
+from npusim.program.isa import Instr, Pipe
+from npusim.program.kernel import KernelArgs, KernelDef, Tiling
+from npusim.program.region import GM, Region
+
+ALIGN = 32  #: on-chip allocations are multiples of one 32 B block
+FRACTAL = 512  #: bytes of a fractal: 16 rows of 32 B
+
+
+class Alloc:
+    """A piece of an on-chip buffer."""
+
+    __slots__ = ("nbytes", "offset", "space")
+
+    def __init__(self, space: str, offset: int, nbytes: int) -> None:
+        self.space = space
+        self.offset = offset
+        self.nbytes = nbytes
+
+    def region(self, shape: tuple[int, ...], dtype: Any, offset: int = 0) -> Region:
+        """A dense region of `shape` at byte `offset` of the allocation.
+
+        Raises:
+            KernelError: it does not fit.
+        """
+        r = Region.dense(self.space, -1, self.offset + offset, shape, np.dtype(dtype))
+        if offset + r.nbytes > self.nbytes:
+            raise KernelError(
+                f"region of {offset + r.nbytes} B in a {self.space} allocation of {self.nbytes} B",
+                "at most the allocation",
+                "allocate more, or tile smaller",
+            )
+        return r
+
+
+class Queue:
+    """`slots` equal pieces of a buffer, filled by pipe `src` and emptied by pipe `dst`.
+
+    alloc → (src fills) → enque → deque → (dst reads) → free. Two slots are double buffering.
+    """
+
+    def __init__(
+        self, core: Kernel, space: str, nbytes: int, slots: int, src: Pipe, dst: Pipe
+    ) -> None:
+        self._core = core
+        self.slots = [core.alloc(space, nbytes) for _ in range(slots)]
+        self.src, self.dst = src, dst
+        self._ids = [core.flag_id() for _ in range(slots)]
+        self._filled = 0
+        self._enqued = 0
+        self._dequed = 0
+        self._freed = 0
+
+    def alloc(self) -> Iterator[Instr]:
+        """`tile = yield from q.alloc()`: the next slot, once dst has freed it."""
+        slot = self._filled % len(self.slots)
+        if self._filled >= len(self.slots):
+            yield self._core.wait_flag(self.dst, self.src, self._ids[slot])
+        self._filled += 1
+        return self.slots[slot]
+
+    def enque(self) -> Instr:
+        """src says that the oldest allocated slot is full."""
+        slot = self._enqued % len(self.slots)
+        self._enqued += 1
+        return self._core.set_flag(self.src, self.dst, self._ids[slot])
+
+    def deque(self) -> Instr:
+        """dst waits for the oldest full slot (see `front`)."""
+        slot = self._dequed % len(self.slots)
+        self._dequed += 1
+        return self._core.wait_flag(self.src, self.dst, self._ids[slot])
+
+    @property
+    def front(self) -> Alloc:
+        """The slot that `deque` handed over last."""
+        return self.slots[(self._dequed - 1) % len(self.slots)]
+
+    def free(self) -> Instr:
+        """dst has read the slot."""
+        slot = self._freed % len(self.slots)
+        self._freed += 1
+        return self._core.set_flag(self.dst, self.src, self._ids[slot])
+
+
+class Loop:
+    """A counted loop whose middle iterations cost the same; the machine may advance `index`."""
+
+    __slots__ = ("count", "index", "seen", "site")
+
+    def __init__(self, count: int, site: int) -> None:
+        self.count = count
+        self.index = 0
+        self.site = site
+        self.seen: dict[object, object] = {}
+
+
+class Kernel:
+    """One core's view of a kernel launch: buffers, operands, instructions.
+
+    Attributes:
+        chip: the chip; args: the launch's operands and attributes; block: block index.
+        functional: True at tile level (instructions carry effects).
+        loops: the loops the body is in, outermost first; mark: True when one just advanced.
+    """
+
+    def __init__(self, chip: ChipSpec, args: KernelArgs, block: int, functional: bool) -> None:
+        self.chip = chip
+        self.args = args
+        self.block = block
+        self.functional = functional
+        self.loops: list[Loop] = []
+        self.mark = False
+        core = chip.core
+        self._capacity = {
+            "UB": core.ub.size,
+            "L1": core.l1.size,
+            "L0A": core.l0a.size,
+            "L0B": core.l0b.size,
+            "L0C": core.l0c.size,
+        }
+        self._used = dict.fromkeys(self._capacity, 0)
+        self._flags = 0
+        self._issue = core.scalar.issue
+        self._dirty: list[tuple[int, int]] = []  # UB byte ranges written since the last barrier
+
+    # -- structure -------------------------------------------------------------------------
+
+    def loop(self, count: int) -> Iterator[int]:
+        """Iterate 0 … count-1; see the module's text for what a body promises."""
+        state = Loop(count, sys._getframe(1).f_lineno)
+        self.loops.append(state)
+        while state.index < count:
+            self.mark = True
+            yield state.index
+            state.index += 1
+        self.loops.pop()
+
+    def alloc(self, space: str, nbytes: int) -> Alloc:
+        """A piece of a buffer, 32 B aligned.
+
+        Raises:
+            KernelError: the buffer is full: names it, the bytes asked and the bytes free.
+        """
+        size = -(-nbytes // ALIGN) * ALIGN
+        free = self._capacity[space] - self._used[space]
+        if size > free:
+            raise KernelError(
+                f"{space} of {self.chip.name}: {size} B asked, {free} B free "
+                f"of {self._capacity[space]} B",
+                "allocations within the buffer",
+                f"tile smaller, or raise core.{space.lower()}.size",
+            )
+        offset = self._used[space]
+        self._used[space] += size
+        return Alloc(space, offset, size)
+
+    def queue(self, space: str, nbytes: int, slots: int, src: Pipe, dst: Pipe) -> Queue:
+        """A queue of `slots` pieces of `nbytes` between two pipes."""
+        return Queue(self, space, nbytes, slots, src, dst)
+
+    def flag_id(self) -> int:
+        """A fresh event id."""
+        self._flags += 1
+        return self._flags
+
+    def input(self, i: int) -> Region:
+        """The whole of input i in GM, in its storage shape."""
+        return self._operand(i)
+
+    def output(self, i: int) -> Region:
+        """The whole of output i in GM, in its storage shape."""
+        return self._operand(len(self.args.inputs) + i)
+
+    def _operand(self, index: int) -> Region:
+        spec = self.args.operands[index]
+        return Region.dense(GM, index, 0, spec.storage_shape, spec.dtype.np)
+
+    # -- flags -----------------------------------------------------------------------------
+
+    def set_flag(self, src: Pipe, dst: Pipe, event: int) -> Instr:
+        """set_flag(src, dst, event)."""
+        return isa.set_flag(src, dst, event, self._issue, self.chip.core.scalar.flag)
+
+    def wait_flag(self, src: Pipe, dst: Pipe, event: int) -> Instr:
+        """wait_flag(src, dst, event)."""
+        return isa.wait_flag(src, dst, event, self._issue, self.chip.core.scalar.flag)
+
+    # -- GM transfers ----------------------------------------------------------------------
+
+    def load(self, dst: Region, src: Region, zero: Region | None = None) -> Instr:
+        """MTE2: GM → L1 or UB, one (strided) DataCopy."""
+        return self.load_pairs([(dst, src)], zero)
+
+    def load_pairs(
+        self, pairs: list[tuple[Region, Region]], zero: Region | None = None
+    ) -> Instr:
+        """MTE2: several GM pieces of one operand into one tile, as one command.
+
+        `zero` (a region covering the tile) is zero-filled first, as padding of ragged tiles.
+        """
+        mte2 = self.chip.core.mte2
+        to_ub = pairs[0][0].space == "UB"
+        nbytes = sum(d.nbytes for d, _ in pairs)
+        pieces = sum(cost.bursts(d, s) for d, s in pairs)
+        rate = mte2.ub_rate if to_ub else mte2.rate
+        cap = cost.dma_cap(nbytes, pieces, rate, mte2.burst, mte2.min_burst)
+        self._check_align(pairs[0][0])
+        effect = effects.Copy(tuple(pairs), zero) if self.functional else None
+        return isa.gm_transfer(
+            Pipe.MTE2, "copy_gm", self._issue, mte2.head, nbytes, cap,
+            pairs[0][1].operand, False, effect,
+        )
+
+    def store(self, dst: Region, src: Region, atomic: bool = False) -> Instr:
+        """MTE3: UB → GM (atomic: fp32/fp16 add)."""
+        if atomic:
+            mte3 = self.chip.core.mte3
+            cap = cost.dma_cap(
+                dst.nbytes, cost.bursts(dst, src), mte3.rate, mte3.burst, mte3.min_burst
+            )
+            effect = effects.AtomicAdd(dst, src) if self.functional else None
+            return isa.gm_transfer(
+                Pipe.MTE3, "atomic_add", self._issue, mte3.head, dst.nbytes, cap, dst.operand,
+                True, effect,
+            )
+        return self.store_pairs([(dst, src)])
+
+    def store_pairs(self, pairs: list[tuple[Region, Region]]) -> Instr:
+        """MTE3: several UB pieces into one operand, as one command."""
+        mte3 = self.chip.core.mte3
+        nbytes = sum(d.nbytes for d, _ in pairs)
+        pieces = sum(cost.bursts(d, s) for d, s in pairs)
+        cap = cost.dma_cap(nbytes, pieces, mte3.rate, mte3.burst, mte3.min_burst)
+        self._check_align(pairs[0][1])
+        effect = effects.Copy(tuple(pairs)) if self.functional else None
+        return isa.gm_transfer(
+            Pipe.MTE3, "copy_ub", self._issue, mte3.head, nbytes, cap,
+            pairs[0][0].operand, True, effect,
+        )
+
+    def fixpipe(self, pairs: list[tuple[Region, Region]], fn: Any = None) -> Instr:
+        """FIXP: L0C → GM with cast (and ReLU / bias by `fn` on the values), NZ2ND on the way.
+
+        Raises:
+            KernelError: the chip has no FIXP.
+        """
+        fixp = self.chip.core.fixp
+        if fixp is None:
+            raise KernelError(
+                f"fixpipe on {self.chip.name}",
+                "chips with core.fixp",
+                "leave L0C through the vector pipe (l0c_to_ub)",
+            )
+        nbytes = sum(d.nbytes for d, _ in pairs)
+        pieces = sum(cost.bursts(d, s.with_width(d.dtype)) for d, s in pairs)
+        cap = cost.dma_cap(nbytes, pieces, fixp.rate, fixp.burst, ALIGN)
+        effect = effects.Fixpipe(tuple(pairs), fn) if self.functional else None
+        return isa.gm_transfer(
+            Pipe.FIXP, "fixpipe", self._issue, fixp.head, nbytes, cap, pairs[0][0].operand,
+            True, effect,
+        )
+
+    # -- L1 → L0, cube, L0C → UB --------------------------------------------------------------
+
+    def load_l0(self, dst: Region, src: Region) -> Instr:
+        """MTE1 load2d: L1 → L0A or L0B, whole fractals (transposing ones included)."""
+        mte1 = self.chip.core.mte1
+        rate = mte1.l0a_rate if dst.space == "L0A" else mte1.l0b_rate
+        cycles = cost.fractal_load_cycles(dst.nbytes, rate, mte1.head)
+        effect = effects.Copy(((dst, src),)) if self.functional else None
+        return Instr(isa.Kind.LOCAL, Pipe.MTE1, "load2d", self._issue, cycles, mte1.tail, effect)
+
+    def load3d(
+        self,
+        dst: Region,
+        src: Region,
+        window: effects.Window,
+        first: int,
+        rows: int,
+        k_first: int,
+        top: int,
+    ) -> Instr:
+        """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0A; see `effects.Load3d`."""
+        fractals = dst.shape[0] * dst.shape[1]
+        cycles = cost.load3d_cycles(self.chip, fractals, window.stride_w, dst.dtype.itemsize)
+        effect = None
+        if self.functional:
+            effect = effects.Load3d(dst, src, window, first, rows, k_first, top)
+        issue = self.chip.core.scalar.load3d_interval
+        tail = self.chip.core.mte1.tail
+        return Instr(isa.Kind.LOCAL, Pipe.MTE1, "load3d", issue, cycles, tail, effect)
+
+    def mmad(self, c: Region, a: Region, b: Region, accumulate: bool) -> Instr:
+        """M: C (N1, M1, 16, 16) (+)= A (M1, K1, 16, K0) · B (K1, N1, 16, K0)."""
+        m1, k1, _, k0 = a.shape
+        n1 = b.shape[1]
+        cycles = cost.mmad_cycles(self.chip, m1, k1 * k0, n1, a.dtype.name)
+        effect = effects.Mmad(c, a, b, accumulate) if self.functional else None
+        tail = self.chip.core.cube.tail
+        return Instr(isa.Kind.LOCAL, Pipe.M, "mmad", self._issue, cycles, tail, effect)
+
+    def l0c_to_ub(self, dst: Region, src: Region) -> Instr:
+        """V: L0C → UB with conversion to dst's type (first-generation chips).
+
+        Raises:
+            KernelError: the chip has no such path.
+        """
+        rate = self.chip.core.vector.l0c_rate
+        if rate is None:
+            raise KernelError(
+                f"L0C → UB on {self.chip.name}", "chips with core.vector.l0c_rate", "use fixpipe"
+            )
+        vec = self.chip.core.vector
+        cycles = vec.head + -(-src.nbytes // int(rate))
+        effect = effects.Copy(((dst, src),)) if self.functional else None
+        self._touch(dst)
+        return Instr(isa.Kind.LOCAL, Pipe.V, "copy_l0c", self._issue, cycles, vec.tail, effect)
+
+    # -- vector ----------------------------------------------------------------------------
+
+    def vec(self, op: str, dst: Region, *srcs: Region, scalar: Any = None) -> Instr:
+        """V: one vector instruction on UB, dst = op(srcs…[, scalar]).
+
+        `op` is a name of `vector_ops`. Shapes must broadcast to dst's. Element width of the cost
+        is the wider of dst and sources. A dependence on an earlier vector result emits the
+        pipe barrier that the hardware needs.
+        """
+        spec = vector_ops.get(op)
+        srcs = tuple(s.broadcast(dst.shape) for s in srcs)
+        bits = 8 * max(r.dtype.itemsize for r in (dst, *srcs))
+        repeats, count = cost.vector_repeats(self.chip, bits, dst, *srcs)
+        cycles = cost.vector_cycles(self.chip, spec.cost, bits, repeats, count)
+        return self._vector(op, spec, cycles, count, dst, srcs, scalar)
+
+    def reduce(self, op: str, dst: Region, src: Region) -> Instr:
+        """V: dst[…] = sum/max/min of src[…, L] over the last axis (vcadd, vcmax, vcmin).
+
+        One whole-repeat reduction per repeat of the source; L should be at most one repeat.
+        """
+        spec = vector_ops.get(op)
+        bits = 8 * src.dtype.itemsize
+        repeats, count = cost.vector_repeats(self.chip, bits, src)
+        cycles = cost.vector_cycles(self.chip, spec.cost, bits, repeats, count)
+        return self._vector(op, spec, cycles, count, dst, (src,), None)
+
+    def _vector(
+        self,
+        op: str,
+        spec: vector_ops.VectorSpec,
+        cycles: int,
+        count: int,
+        dst: Region,
+        srcs: tuple[Region, ...],
+        scalar: Any,
+    ) -> Instr:
+        serial = self._depends(dst, srcs)
+        self._touch(dst)
+        effect = None
+        if self.functional:
+            effect = effects.VectorOp(vector_ops.bind(spec, scalar, dst), dst, srcs)
+        issue = self._issue * max(1, count)
+        tail = self.chip.core.vector.tail
+        return Instr(isa.Kind.LOCAL, Pipe.V, op, issue, cycles, tail, effect, serial)
+
+    def _depends(self, dst: Region, srcs: tuple[Region, ...]) -> bool:
+        """True when an operand was written since the last barrier (and forget what was)."""
+        for r in (dst, *srcs):
+            lo, hi = r.offset, r.end()
+            if any(lo < e and s < hi for s, e in self._dirty):
+                self._dirty.clear()
+                return True
+        return False
+
+    def _touch(self, dst: Region) -> None:
+        if len(self._dirty) > 64:
+            self._dirty = self._dirty[-32:]
+        self._dirty.append((dst.offset, dst.end()))
+
+    def _check_align(self, region: Region) -> None:
+        if region.offset % ALIGN:
+            raise KernelError(
+                f"DMA at byte {region.offset} of {region.space}",
+                f"offsets that are multiples of {ALIGN} B",
+                "start the tile on a 32 B block",
+            )
+
+
+class TileKernel(KernelDef):
+    """Base of the kernels written in this language."""
+
+    @classmethod
+    def launch(
+        cls, args: KernelArgs, chip: ChipSpec, tiling: Tiling, block: int, functional: bool
+    ) -> tuple[Kernel, Iterator[Instr]]:
+        """The context and the instruction stream of one block."""
+        k = Kernel(chip, args, block, functional)
+        return k, cls.body(k, args, tiling, block)

@@ -1,0 +1,52 @@
+"""What one class of identical cores did in one launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from npusim.errors import AccountingError
+from npusim.program.isa import N_PIPES, PIPE_NAMES
+
+
+@dataclass
+class CoreStats:
+    """Cycles by pipe and reason, bytes by operand, of one core of the class.
+
+    Attributes:
+        weight: how many cores it stands for.
+        cycles: from the start of the block to its last completion.
+        busy, idle: cycles per pipe; stall: per pipe, reason → cycles.
+        moved: operand → bytes; instructions issued; scalar busy cycles.
+        spans: (pipe, op, start, end) per instruction, when asked for.
+    """
+
+    weight: int
+    cycles: int = 0
+    busy: list[int] = field(default_factory=lambda: [0] * N_PIPES)
+    idle: list[int] = field(default_factory=lambda: [0] * N_PIPES)
+    stall: list[dict[str, int]] = field(default_factory=lambda: [{} for _ in range(N_PIPES)])
+    moved: dict[int, int] = field(default_factory=dict)
+    instructions: int = 0
+    scalar_busy: int = 0
+    scalar_stall: int = 0
+    spans: list[tuple[int, str, int, int]] = field(default_factory=list)
+
+    def add_stall(self, pipe: int, reason: str, cycles: int) -> None:
+        """Cycles a pipe held an instruction it could not start."""
+        d = self.stall[pipe]
+        d[reason] = d.get(reason, 0) + cycles
+
+    def check(self, name: str) -> None:
+        """busy + stalled + idle = elapsed, for every pipe.
+
+        Raises:
+            AccountingError: it does not close.
+        """
+        for p in range(N_PIPES):
+            total = self.busy[p] + self.idle[p] + sum(self.stall[p].values())
+            if total != self.cycles:
+                raise AccountingError(
+                    f"{name}: pipe {PIPE_NAMES[p]} accounts for {total} of {self.cycles} cycles",
+                    "busy + stalled + idle = elapsed",
+                    "this is a defect of the simulator: please report it",
+                )

@@ -1,0 +1,117 @@
+"""ResNet for images (He et al., 2015), in the v1.5 form that torchvision and MLPerf use.
+
+v1.5: the stride of a bottleneck sits in its 3x3 convolution. Names are torchvision's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod, sqrt
+
+from npusim.errors import ModelError
+from npusim.models.builder import GraphBuilder
+from npusim.models.registry import model
+
+IMAGE = {"input": ("batch", 3, "height", "width")}
+Block = Callable[[GraphBuilder, str, str, int, int], str]
+
+
+@model("resnet18", "ResNet-18 image classifier (11.7 M parameters)", IMAGE)
+def resnet18(
+    g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
+) -> None:
+    """Four stages of two basic blocks."""
+    _resnet(g, (batch, 3, height, width), classes, (2, 2, 2, 2), basic_block)
+
+
+@model("resnet50", "ResNet-50 v1.5 image classifier (25.6 M parameters)", IMAGE)
+def resnet50(
+    g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
+) -> None:
+    """Stages of 3, 4, 6 and 3 bottlenecks."""
+    _resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), bottleneck)
+
+
+def _resnet(
+    g: GraphBuilder, image: Sequence[int], classes: int, depths: Sequence[int], block: Block
+) -> None:
+    if min(image[2:]) < 32:
+        raise ModelError(
+            f"image size {image[2]}x{image[3]} of a ResNet",
+            "32 and more: five stages halve it",
+            "use a larger image",
+        )
+    x = g.input("input", image)
+    x = g.node("Relu", "relu", conv_bn(g, x, "conv1", "bn1", 64, kernel=7, stride=2))
+    x = g.node("MaxPool", "maxpool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    for stage, depth in enumerate(depths):
+        for i in range(depth):
+            stride = 2 if stage and not i else 1
+            x = block(g, x, f"layer{stage + 1}.{i}", 64 << stage, stride)
+    x = g.node("Flatten", "flatten", g.node("GlobalAveragePool", "avgpool", x), axis=1)
+    features = g.shape(x)[1]
+    w = g.weight("fc.weight", (classes, features), std=1 / sqrt(features))
+    b = g.weight("fc.bias", (classes,), std=0.1)
+    g.output(g.node("Gemm", "fc", x, w, b, out="output", transB=1))
+
+
+def basic_block(g: GraphBuilder, x: str, name: str, width: int, stride: int) -> str:
+    """Two 3x3 convolutions around a shortcut."""
+    y = conv_bn(g, x, f"{name}.conv1", f"{name}.bn1", width, kernel=3, stride=stride)
+    y = g.node("Relu", f"{name}.relu1", y)
+    y = conv_bn(g, y, f"{name}.conv2", f"{name}.bn2", width, kernel=3, gamma=RESIDUAL_GAMMA)
+    return _join(g, x, y, name, stride)
+
+
+def bottleneck(g: GraphBuilder, x: str, name: str, width: int, stride: int) -> str:
+    """1x1, 3x3 and 1x1 convolutions around a shortcut; the last widens four times."""
+    y = conv_bn(g, x, f"{name}.conv1", f"{name}.bn1", width, kernel=1)
+    y = g.node("Relu", f"{name}.relu1", y)
+    y = conv_bn(g, y, f"{name}.conv2", f"{name}.bn2", width, kernel=3, stride=stride)
+    y = g.node("Relu", f"{name}.relu2", y)
+    y = conv_bn(g, y, f"{name}.conv3", f"{name}.bn3", 4 * width, kernel=1, gamma=RESIDUAL_GAMMA)
+    return _join(g, x, y, name, stride)
+
+
+#: Mean scale of the last BatchNormalization of a branch: the stream grows little with depth.
+RESIDUAL_GAMMA = 0.3
+
+
+def _join(g: GraphBuilder, x: str, branch: str, name: str, stride: int) -> str:
+    """relu(branch + shortcut), where the shortcut is projected if the shape changes."""
+    if g.shape(x) != g.shape(branch):
+        down, channels = f"{name}.downsample", g.shape(branch)[1]
+        x = conv_bn(g, x, f"{down}.0", f"{down}.1", channels, kernel=1, stride=stride)
+    return g.node("Relu", f"{name}.relu", g.node("Add", f"{name}.add", branch, x))
+
+
+def conv_bn(
+    g: GraphBuilder,
+    x: str,
+    conv: str,
+    bn: str,
+    channels: int,
+    *,
+    kernel: int,
+    stride: int = 1,
+    gamma: float = 1.0,
+) -> str:
+    """A convolution without bias (He's initialisation) and its BatchNormalization."""
+    shape = (channels, g.shape(x)[1], kernel, kernel)
+    w = g.weight(f"{conv}.weight", shape, std=sqrt(2 / prod(shape[1:])))
+    y = g.node(
+        "Conv",
+        conv,
+        x,
+        w,
+        kernel_shape=[kernel, kernel],
+        strides=[stride, stride],
+        pads=[kernel // 2] * 4,
+    )
+    parameters = (
+        g.weight(f"{bn}.weight", (channels,), std=0.1 * gamma, mean=gamma),
+        g.weight(f"{bn}.bias", (channels,), std=0.1),
+        g.weight(f"{bn}.running_mean", (channels,), std=0.1),
+        g.weight(f"{bn}.running_var", (channels,), std=0.1, mean=1.0),
+    )
+    return g.node("BatchNormalization", bn, y, *parameters, epsilon=1e-5)

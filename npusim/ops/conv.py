@@ -1,0 +1,190 @@
+"""Convolution and its transpose: windows gathered (im2col), then one matrix product per group."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from npusim.ir import TensorType
+from npusim.ops.common import check
+from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator, schema
+from npusim.ops.window import WINDOW_ATTRS, Window
+
+
+def conv_window(x: TensorType, w: TensorType, attrs: Attrs) -> Window:
+    """The window of a convolution of `x` [N, C, *size] with weights `w` [Co, C/group, *kernel]."""
+    return Window.of(x.shape[2:], w.shape[2:], attrs)
+
+
+def _check_kernel(x: TensorType, w: TensorType, attrs: Attrs) -> None:
+    check(
+        len(x.shape) == len(w.shape) >= 3,
+        f"input {x.shape} with weights {w.shape}",
+        "both [N, C, spatial …], of one rank",
+    )
+    kernel = attrs["kernel_shape"]
+    check(
+        kernel is None or tuple(kernel) == w.shape[2:],
+        f"kernel_shape {kernel} with weights {w.shape}",
+        f"kernel_shape {w.shape[2:]}",
+    )
+
+
+def _check_bias(x: Inputs, channels: int) -> None:
+    if x.has(2):
+        shape = x.type(2).shape
+        check(shape == (channels,), f"bias of shape {shape}", f"({channels},)")
+
+
+def _add_bias(y: np.ndarray, x: Arrays) -> np.ndarray:
+    if len(x) > 2 and x[2] is not None:
+        y += x[2].reshape(-1, *(1,) * (y.ndim - 2))
+    return y
+
+
+@operator("Conv")
+class Conv(Operator):
+    """Convolution of any spatial rank, with groups, strides, dilations and padding."""
+
+    attrs = schema(**WINDOW_ATTRS, group=1)
+
+    @staticmethod
+    def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        t, w, group = x.type(0), x.type(1), attrs["group"]
+        _check_kernel(t, w, attrs)
+        check(
+            t.shape[1] == w.shape[1] * group and w.shape[0] % group == 0,
+            f"{t.shape[1]} channels with weights {w.shape} and group {group}",
+            "channels = group × weights' second dimension; group divides the output channels",
+        )
+        _check_bias(x, w.shape[0])
+        return [TensorType((t.shape[0], w.shape[0], *conv_window(t, w, attrs).out), t.dtype)]
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        data, w, group = x[0], x[1], attrs["group"]
+        window = Window.of(data.shape[2:], w.shape[2:], attrs)
+        padded = window.padded(data)
+        if window.pointwise:
+            y = _pointwise(window.view(padded, (0,) * len(window.kernel)), w, group)
+        elif w.shape[1] == 1 and group > 1:
+            y = _depthwise(padded, w, window)
+        else:
+            y = _im2col(padded, w, window, group)
+        return [_add_bias(y.reshape(len(data), len(w), *window.out), x)]
+
+    @staticmethod
+    def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        return Work(macs=out[0].size * prod(x[1].shape[1:]))
+
+
+def _grouped(w: np.ndarray, group: int) -> np.ndarray:
+    """Weights as one contiguous matrix [Co/group, C/group × taps] per group."""
+    return np.ascontiguousarray(w).reshape(group, w.shape[0] // group, prod(w.shape[1:]))
+
+
+def _pointwise(x: np.ndarray, w: np.ndarray, group: int) -> np.ndarray:
+    n, c = x.shape[:2]
+    return np.matmul(_grouped(w, group), x.reshape(n, group, c // group, prod(x.shape[2:])))
+
+
+def _depthwise(padded: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
+    """One input channel per group: a multiply-add per tap, over all channels at once."""
+    n, c = padded.shape[:2]
+    kernel = w.reshape(c, w.shape[0] // c, *w.shape[2:])
+    shape = (n, c, kernel.shape[1], *window.out)
+    y, product = np.zeros(shape, padded.dtype), np.empty(shape, padded.dtype)
+    for position in window.positions():
+        tap = kernel[:, :, *position].reshape(*kernel.shape[:2], *(1,) * len(window.out))
+        y += np.multiply(window.view(padded, position)[:, :, None], tap, out=product)
+    return y
+
+
+def _im2col(padded: np.ndarray, w: np.ndarray, window: Window, group: int) -> np.ndarray:
+    """Image by image: gather every tap's view into columns, then multiply."""
+    n, c = padded.shape[:2]
+    pixels = prod(window.out)
+    weights = _grouped(w, group)
+    y = np.empty((n, group, weights.shape[1], pixels), padded.dtype)
+    columns = np.empty((c, window.taps, *window.out), padded.dtype)
+    matrix = columns.reshape(group, c // group * window.taps, pixels)
+    for image, result in zip(padded, y, strict=True):
+        for i, position in enumerate(window.positions()):
+            columns[:, i] = window.view(image, position)
+        np.matmul(weights, matrix, out=result)
+    return y
+
+
+@operator("ConvTranspose")
+class ConvTranspose(Operator):
+    """The transpose of a convolution: every input element adds a scaled kernel to the output."""
+
+    attrs = schema(**WINDOW_ATTRS, group=1, output_padding=None, output_shape=None)
+
+    @staticmethod
+    def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        t, w, group = x.type(0), x.type(1), attrs["group"]
+        _check_kernel(t, w, attrs)
+        check(
+            t.shape[1] == w.shape[0] and w.shape[0] % group == 0,
+            f"{t.shape[1]} channels with weights {w.shape} and group {group}",
+            "channels = weights' first dimension, a multiple of group",
+        )
+        _check_bias(x, w.shape[1] * group)
+        _, sizes = _transposed_extent(t.shape[2:], w.shape[2:], attrs)
+        return [TensorType((t.shape[0], w.shape[1] * group, *sizes), t.dtype)]
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        data, w, group = x[0], x[1], attrs["group"]
+        n, size, kernel = len(data), data.shape[2:], w.shape[2:]
+        begin, sizes = _transposed_extent(size, kernel, attrs)
+        scatter = _scatter_window(size, kernel, attrs)
+        weights = np.ascontiguousarray(w).reshape(group, w.shape[0] // group, -1)
+        columns = np.matmul(weights.swapaxes(1, 2), data.reshape(n, group, -1, prod(size)))
+        columns = columns.reshape(n, w.shape[1] * group, *kernel, *size)
+        full = [max(f, b + s) for f, b, s in zip(scatter.size, begin, sizes, strict=True)]
+        y = np.zeros((*columns.shape[:2], *full), data.dtype)
+        for position in scatter.positions():
+            target = scatter.view(y, position)
+            target += columns[(slice(None), slice(None), *position)]
+        crop: tuple[Any, ...] = tuple(slice(b, b + s) for b, s in zip(begin, sizes, strict=True))
+        return [_add_bias(y[(..., *crop)], x)]
+
+    @staticmethod
+    def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        return Work(macs=x[0].size * prod(x[1].shape[1:]))
+
+
+def _scatter_window(size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs) -> Window:
+    """The unpadded convolution, from the full output to `size`, whose transpose this is."""
+    ones = (1,) * len(size)
+    strides, dilations = attrs["strides"] or ones, attrs["dilations"] or ones
+    full = tuple(
+        (n - 1) * s + (k - 1) * d + 1
+        for n, s, k, d in zip(size, strides, kernel, dilations, strict=True)
+    )
+    return Window.of(full, kernel, {**attrs, "auto_pad": "VALID", "pads": None})
+
+
+def _transposed_extent(
+    size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Cropping before the output, and the output's extent."""
+    rank = len(size)
+    scatter = _scatter_window(size, kernel, attrs)
+    extra = attrs["output_padding"] or (0,) * rank
+    full = [f + e for f, e in zip(scatter.size, extra, strict=True)]
+    mode, sizes = attrs["auto_pad"], attrs["output_shape"]
+    if sizes is None and mode.startswith("SAME"):
+        sizes = [n * s for n, s in zip(size, scatter.strides, strict=True)]
+    if sizes is None:
+        pads = attrs["pads"] if attrs["pads"] and mode == "NOTSET" else (0,) * (2 * rank)
+        begin = tuple(pads[:rank])
+        sizes = [f - b - e for f, b, e in zip(full, begin, pads[rank:], strict=True)]
+    else:
+        total = [max(f - s, 0) for f, s in zip(full, sizes, strict=True)]
+        begin = tuple(t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in total)
+    return begin, tuple(sizes)

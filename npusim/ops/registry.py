@@ -1,0 +1,244 @@
+"""The operator registry: each operator once, with its schema, shape rule, semantics and work.
+
+An operator is a subclass of `Operator`, registered by the `@operator` decorator:
+
+    @operator("Relu")
+    class Relu(Operator):
+        elementwise = True
+
+        @staticmethod
+        def compute(x, attrs, out):
+            return [np.maximum(x[0], 0)]
+
+`infer` and `compute` see the ONNX inputs in order; an absent optional input is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
+from npusim.ir import DType, Node, TensorType
+
+Attrs = Mapping[str, Any]
+Arrays = Sequence[Any]  #: numpy arrays, None where an optional input is absent
+Types = Sequence[Any]  #: TensorTypes, None where an optional input is absent
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an operator computes, independent of any chip.
+
+    Attributes:
+        macs: multiply-accumulates for the cube (0 for others).
+        vector_ops: elementary vector operations (one per element and pass).
+    """
+
+    macs: int = 0
+    vector_ops: int = 0
+
+    @property
+    def flops(self) -> int:
+        """Two per MAC, one per vector operation."""
+        return 2 * self.macs + self.vector_ops
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a shape rule sees: the types of the inputs and, where known, their values."""
+
+    types: tuple[TensorType | None, ...]
+    values: tuple[np.ndarray | None, ...]
+
+    def type(self, i: int) -> TensorType:
+        """Type of input i, which must be present."""
+        t = self.types[i]
+        assert t is not None
+        return t
+
+    def has(self, i: int) -> bool:
+        """True when optional input i is given."""
+        return i < len(self.types) and self.types[i] is not None
+
+    def value(self, i: int) -> np.ndarray | None:
+        """Value of input i when it is a constant, else None."""
+        return self.values[i] if i < len(self.values) else None
+
+
+def schema(**defaults: Any) -> dict[str, Any]:
+    """Attributes of an operator and their defaults; `...` marks a required one."""
+    return defaults
+
+
+class Operator:
+    """One operator. Subclasses override `compute`, and `infer`/`work` where the default is wrong.
+
+    Class attributes:
+        attrs: every attribute name with its default (ONNX names); `...` marks a required one.
+        elementwise: output element i depends only on (broadcast) input elements i; the same
+            numpy code then serves any common memory layout.
+        moves_data: the operator only moves elements; `compute` then sees them as stored.
+    """
+
+    op_type: ClassVar[str] = ""
+    attrs: ClassVar[dict[str, Any]] = {}
+    elementwise: ClassVar[bool] = False
+    moves_data: ClassVar[bool] = False
+
+    @staticmethod
+    def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        """Types of the outputs. Default: broadcast of all inputs, dtype of the first."""
+        present = [t for t in x.types if t is not None]
+        return [TensorType(broadcast(*(t.shape for t in present)), present[0].dtype)] * n_outputs
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        """Outputs from inputs, by numpy.
+
+        Float inputs arrive as float32 (float64 stays), whatever they are stored in; results
+        are rounded to the stored type by the caller. `out` gives the output types.
+        """
+        raise UnsupportedError("compute of an abstract operator", "-", "implement compute")
+
+    @staticmethod
+    def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        """Work count. Default: one vector operation per output element."""
+        return Work(vector_ops=sum(t.size for t in out))
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that all of `shapes` broadcast to.
+
+    Raises:
+        GraphError: they do not.
+    """
+    try:
+        return tuple(np.broadcast_shapes(*shapes))
+    except ValueError:
+        raise GraphError(
+            f"shapes {', '.join(map(str, shapes))} do not broadcast",
+            "dimensions that are equal, or 1, counted from the last",
+            "correct the shapes of the model or of its inputs",
+        ) from None
+
+
+_OPERATORS: dict[str, type[Operator]] = {}
+
+
+def operator(op_type: str) -> Callable[[type[Operator]], type[Operator]]:
+    """Class decorator: register an operator under its ONNX (or CANN) name.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(cls: type[Operator]) -> type[Operator]:
+        if op_type in _OPERATORS:
+            raise ValueError(f"operator {op_type!r} is registered twice")
+        cls.op_type = op_type
+        _OPERATORS[op_type] = cls
+        return cls
+
+    return register
+
+
+def get_operator(op_type: str, node: str = "") -> type[Operator]:
+    """The operator of that name.
+
+    Raises:
+        UnsupportedError: npusim has no such operator; names the node and the nearest match.
+    """
+    found = _OPERATORS.get(op_type)
+    if found is None:
+        near = nearest(op_type, _OPERATORS)
+        hint = f"did you mean {near}? " if near else ""
+        raise UnsupportedError(
+            f"operator {op_type!r}" + (f" at node {node!r}" if node else ""),
+            "the operators listed by `npusim ops`",
+            hint + "rewrite the model with supported operators, or add one in npusim/ops/",
+        )
+    return found
+
+
+def operator_names() -> list[str]:
+    """All registered operators, sorted."""
+    return sorted(_OPERATORS)
+
+
+def attributes(node: Node) -> dict[str, Any]:
+    """The node's attributes with the operator's defaults filled in.
+
+    Raises:
+        UnsupportedError: a required attribute is missing, or one is unknown.
+    """
+    op = get_operator(node.op_type, node.name)
+    for key in node.attrs:
+        if key not in op.attrs:
+            raise UnsupportedError(
+                f"attribute {key!r} of {node.op_type} at node {node.name!r}",
+                ", ".join(op.attrs) or "no attributes",
+                "export the model with a newer opset, or extend the operator",
+            )
+    merged = {**op.attrs, **node.attrs}
+    for key, value in merged.items():
+        if value is ...:
+            raise UnsupportedError(
+                f"node {node.name!r} ({node.op_type}) lacks attribute {key!r}",
+                "the attribute is required",
+                "re-export the model",
+            )
+    return merged
+
+
+def infer_node(
+    node: Node, types: Sequence[TensorType | None], values: Sequence[np.ndarray | None]
+) -> list[TensorType]:
+    """Output types of a node; an error of the shape rule names the node."""
+    op = get_operator(node.op_type, node.name)
+    x = Inputs(tuple(types), tuple(values))
+    merged = attributes(node)
+    try:
+        return op.infer(x, merged, len(node.outputs))
+    except NpusimError as e:
+        where = f"node {node.name!r} ({node.op_type}): "
+        raise type(e)(where + e.what, e.allowed, e.fix) from None
+
+
+def widen(a: np.ndarray | None) -> np.ndarray | None:
+    """fp16/bf16 → fp32: numpy's own fp16 arithmetic is 30 times slower, and rounds twice."""
+    if a is not None and a.dtype.itemsize == 2 and DType.of(a.dtype).is_float:
+        return a.astype(np.float32)
+    return a
+
+
+def compute_node(
+    node: Node, x: Sequence[np.ndarray | None], out: Sequence[TensorType]
+) -> list[np.ndarray]:
+    """Run a node (and its epilogue) in numpy; results have exactly the types `out`.
+
+    Intermediate values of the epilogue stay in fp32, as on the chip.
+    """
+    op = get_operator(node.op_type, node.name)
+    wide = list(x) if op.moves_data else [widen(a) for a in x]
+    n_epilogue = {s.operand for s in node.epilogue if s.operand is not None}
+    main = [a for i, a in enumerate(wide) if i not in n_epilogue]
+    with np.errstate(all="ignore"):  # inf and nan are results, as on the chip
+        results = op.compute(main, attributes(node), out)
+        for step in node.epilogue:
+            step_op = get_operator(step.op_type, node.name)
+            args = [widen(results[0])]
+            if step.operand is not None:
+                args.append(widen(wide[step.operand]))
+            merged = {**step_op.attrs, **dict(step.attrs)}
+            results = [step_op.compute(args, merged, out)[0], *results[1:]]
+        return [round_to(r, t) for r, t in zip(results, out, strict=True)]
+
+
+def round_to(a: np.ndarray, t: TensorType) -> np.ndarray:
+    """`a` as an array of type `t`; overflow becomes inf, as IEEE has it."""
+    with np.errstate(all="ignore"):
+        return np.asarray(a).astype(t.dtype.np, copy=False)

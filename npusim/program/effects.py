@@ -1,0 +1,193 @@
+"""Tile-level semantics of instructions: what each does to the bytes in L1, L0 and UB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.program.isa import CoreMemory
+from npusim.program.region import Region
+
+Array = np.ndarray
+
+
+@dataclass(slots=True)
+class Copy:
+    """Move regions; `zero` is filled with zeros first (the padding of ragged tiles)."""
+
+    pairs: Sequence[tuple[Region, Region]]
+    zero: Region | None = None
+
+    def read(self, memory: CoreMemory) -> list[Array]:
+        """Copies of the sources, in the destinations' types (L0C leaves as fp16 on request)."""
+        return [_cast(memory.view(src), dst.dtype) for dst, src in self.pairs]
+
+    def write(self, memory: CoreMemory, values: list[Array]) -> None:
+        """Store them."""
+        if self.zero is not None:
+            memory.view(self.zero)[...] = 0
+        for (dst, _), v in zip(self.pairs, values, strict=True):
+            memory.view(dst)[...] = v
+
+
+def _cast(a: Array, dtype: np.dtype) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return a.astype(dtype)
+
+
+@dataclass(slots=True)
+class AtomicAdd:
+    """Add a UB region into GM (fp32 or fp16 atomic add of MTE3)."""
+
+    dst: Region
+    src: Region
+
+    def read(self, memory: CoreMemory) -> Array:
+        """The addend."""
+        return memory.view(self.src).copy()
+
+    def write(self, memory: CoreMemory, values: Array) -> None:
+        """Accumulate."""
+        memory.view(self.dst)[...] += values
+
+
+@dataclass(slots=True)
+class Mmad:
+    """C[m,n] (+)= A[m,k] · B[k,n] on fractals.
+
+    a: (M1, K1, 16, K0) in L0A (zZ); b: (K1, N1, 16 n, K0) in L0B (nZ); c: (N1, M1, 16, 16) in
+    L0C (NZ), float32 (or int32). fp16/bf16 products are exact in fp32; sums are fp32.
+    """
+
+    c: Region
+    a: Region
+    b: Region
+    accumulate: bool
+
+    def read(self, memory: CoreMemory) -> Array:
+        """The product in C's fractal order."""
+        m1, k1, m0, k0 = self.a.shape
+        _, n1, n0, _ = self.b.shape
+        acc = np.int64 if self.c.dtype.kind == "i" else np.float32
+        a = memory.view(self.a).transpose(0, 2, 1, 3).reshape(m1 * m0, k1 * k0).astype(acc)
+        b = memory.view(self.b).transpose(0, 3, 1, 2).reshape(k1 * k0, n1 * n0).astype(acc)
+        with np.errstate(invalid="ignore", over="ignore"):
+            prod = a @ b
+        return prod.reshape(m1, m0, n1, n0).transpose(2, 0, 1, 3)
+
+    def write(self, memory: CoreMemory, values: Array) -> None:
+        """Store or accumulate."""
+        c = memory.view(self.c)
+        if self.accumulate:
+            c += values.astype(c.dtype)
+        else:
+            c[...] = values
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The img2col window of a load3d: kernel, stride, dilation, padding, input and output size."""
+
+    kh: int
+    kw: int
+    stride_h: int
+    stride_w: int
+    dilation_h: int
+    dilation_w: int
+    pad_top: int
+    pad_left: int
+    height: int
+    width: int
+    out_width: int
+
+
+@dataclass(slots=True)
+class Load3d:
+    """img2col from L1 (C1, rows, W, C0) into L0A (M1, K1, 16, C0) fractals.
+
+    dst rows are output positions `first` … in row-major (ho, wo) order, `rows` of them valid;
+    dst K blocks are `k_first` … in (C1, kh, kw) order. Row 0 of src is input row `top` (may be
+    negative in the image's coordinates: padding). Positions outside the image read as zero.
+    """
+
+    dst: Region
+    src: Region
+    window: Window
+    first: int
+    rows: int
+    k_first: int
+    top: int
+
+    def read(self, memory: CoreMemory) -> Array:
+        """The gathered fractals."""
+        w = self.window
+        m1, k1, m0, c0 = self.dst.shape
+        src = memory.view(self.src)
+        pos = self.first + np.arange(m1 * m0)
+        k = self.k_first + np.arange(k1)
+        c1, ki = k // (w.kh * w.kw), k % (w.kh * w.kw)
+        ih = pos[:, None] // w.out_width * w.stride_h - w.pad_top
+        ih = ih + (ki // w.kw * w.dilation_h)[None, :]
+        iw = pos[:, None] % w.out_width * w.stride_w - w.pad_left
+        iw = iw + (ki % w.kw * w.dilation_w)[None, :]
+        ok = (ih >= 0) & (ih < w.height) & (iw >= 0) & (iw < w.width)
+        ok &= (np.arange(m1 * m0) < self.rows)[:, None]
+        row = ih - self.top
+        # A position that is valid but not in L1 is a kernel bug: let numpy raise on it.
+        row, iw = np.where(ok, row, 0), np.where(ok, iw, 0)
+        out = src[c1[None, :], row, iw]
+        out = np.where(ok[..., None], out, np.zeros((), out.dtype))
+        return out.reshape(m1, m0, k1, c0).transpose(0, 2, 1, 3)
+
+    def write(self, memory: CoreMemory, values: Array) -> None:
+        """Store them."""
+        memory.view(self.dst)[...] = values
+
+
+VectorFn = Callable[..., Array]
+
+
+@dataclass(slots=True)
+class VectorOp:
+    """dst = fn(*sources): evaluated in fp32 (or the integer type), rounded to dst's type."""
+
+    fn: VectorFn
+    dst: Region
+    srcs: tuple[Region, ...]
+
+    def read(self, memory: CoreMemory) -> Any:
+        """The result, before rounding."""
+        args = [memory.view(s) for s in self.srcs]
+        args = [a.astype(np.float32) if a.dtype.itemsize == 2 and a.dtype.kind in "fV" else a
+                for a in args]
+        with np.errstate(all="ignore"):
+            return np.array(self.fn(*args))
+
+    def write(self, memory: CoreMemory, values: Array) -> None:
+        """Round and store."""
+        with np.errstate(all="ignore"):
+            memory.view(self.dst)[...] = values.astype(self.dst.dtype)
+
+
+@dataclass(slots=True)
+class Fixpipe:
+    """L0C → GM through FIXP: `fn` (bias, ReLU) on the fp32 values, then the cast."""
+
+    pairs: Sequence[tuple[Region, Region]]
+    fn: Callable[[Array, int], Array] | None
+
+    def read(self, memory: CoreMemory) -> list[Array]:
+        """Converted values; `fn` gets the values and the index of the pair."""
+        out = []
+        for i, (dst, src) in enumerate(self.pairs):
+            values = memory.view(src)
+            out.append(_cast(self.fn(values, i) if self.fn else values, dst.dtype))
+        return out
+
+    def write(self, memory: CoreMemory, values: list[Array]) -> None:
+        """Store them."""
+        for (dst, _), v in zip(self.pairs, values, strict=True):
+            memory.view(dst)[...] = v

@@ -1,0 +1,207 @@
+"""Kernels by name: what an Executable refers to, and what the compiler asks of a kernel.
+
+A kernel is a class registered by `@kernel("Name")`. It states, by pure functions of the launch
+(`KernelArgs`), the chip and a tiling, which tilings are legal, what each would cost, how the
+blocks split the work, and the traffic of each operand; its `body` is the program of one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, ClassVar
+
+from npusim.chip.spec import ChipSpec
+from npusim.errors import UnsupportedError, nearest
+from npusim.ir import DType, EpilogueStep, Layout
+from npusim.ir.layout import storage_shape
+
+#: A tiling: parameter name → value, plain data. Meaning is the kernel's own.
+Tiling = dict[str, int]
+
+
+@dataclass(frozen=True)
+class OperandSpec:
+    """An operand of a launch: logical shape, element type, layout in GM."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    layout: Layout = Layout.ND
+
+    @property
+    def storage_shape(self) -> tuple[int, ...]:
+        """Shape of the array in GM."""
+        return storage_shape(self.shape, self.layout, self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in GM."""
+        return prod(self.storage_shape) * self.dtype.size
+
+
+@dataclass(frozen=True)
+class KernelArgs:
+    """What a launch computes: operands, operator, attributes, fused epilogue.
+
+    `attrs` is a sorted tuple of pairs (hashable); use `attr()`.
+    """
+
+    op_type: str
+    inputs: tuple[OperandSpec | None, ...]
+    outputs: tuple[OperandSpec, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+    epilogue: tuple[EpilogueStep, ...] = ()
+
+    @property
+    def operands(self) -> tuple[OperandSpec, ...]:
+        """Inputs, then outputs: the index space of GM operands. Absent inputs stay None."""
+        return (*self.inputs, *self.outputs)  # type: ignore[return-value]
+
+    def attr(self, name: str) -> Any:
+        """An attribute's value."""
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes a launch moves between GM and the cores, for one operand.
+
+    Attributes:
+        unique: distinct bytes touched.
+        total: bytes moved over all blocks, re-reads included.
+    """
+
+    unique: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A tiling with its block dim and the blocks' shares.
+
+    Attributes:
+        tiling: the kernel's parameters.
+        block_dim: number of blocks.
+        traffic: operand index → bytes.
+        classes: (representative block, how many blocks are identical to it).
+    """
+
+    tiling: Tiling
+    block_dim: int
+    traffic: dict[int, Traffic]
+    classes: tuple[tuple[int, int], ...] = field(default=())
+
+
+class KernelDef:
+    """A kernel family. Subclass, fill in, register with `@kernel`."""
+
+    name: ClassVar[str] = ""
+    core_type: ClassVar[str] = "AIC"  #: "AIC" (needs the cube) or "AIV" (vector only)
+
+    @staticmethod
+    def refuse(args: KernelArgs, chip: ChipSpec) -> str:
+        """'' when the kernel can run this launch on this chip, else the reason why not."""
+        return ""
+
+    @staticmethod
+    def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
+        """Legal tilings: each fits the chip's buffers."""
+        raise UnsupportedError("tilings of an abstract kernel", "-", "implement tilings")
+
+    @staticmethod
+    def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
+        """Estimated cycles of a tiling, to rank tilings; the machine decides the real time."""
+        raise UnsupportedError("estimate of an abstract kernel", "-", "implement estimate")
+
+    @staticmethod
+    def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
+        """Block dim, block classes and traffic of a tiling."""
+        raise UnsupportedError("plan of an abstract kernel", "-", "implement plan")
+
+    @staticmethod
+    def body(k: Any, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Any]:
+        """The program of one block: yields instructions for the core `k`."""
+        raise UnsupportedError("body of an abstract kernel", "-", "implement body")
+
+    @classmethod
+    def launch(
+        cls, args: KernelArgs, chip: ChipSpec, tiling: Tiling, block: int, functional: bool
+    ) -> tuple[Any, Iterator[Any]]:
+        """The core context and instruction stream of one block (see kernels.lang.TileKernel)."""
+        raise UnsupportedError("launch of an abstract kernel", "-", "subclass TileKernel")
+
+
+_KERNELS: dict[str, type[KernelDef]] = {}
+
+
+def kernel(name: str) -> Callable[[type[KernelDef]], type[KernelDef]]:
+    """Class decorator: register a kernel.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(cls: type[KernelDef]) -> type[KernelDef]:
+        if name in _KERNELS:
+            raise ValueError(f"kernel {name!r} is registered twice")
+        cls.name = name
+        _KERNELS[name] = cls
+        return cls
+
+    return register
+
+
+def get_kernel(name: str) -> type[KernelDef]:
+    """The kernel of that name.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    found = _KERNELS.get(name)
+    if found is None:
+        raise UnsupportedError(
+            f"kernel {name!r}", ", ".join(sorted(_KERNELS)), f"use {nearest(name, _KERNELS)!r}"
+        )
+    return found
+
+
+def kernel_names() -> list[str]:
+    """All registered kernels, sorted."""
+    return sorted(_KERNELS)
+
+
+def choose_plan(name: str, args: KernelArgs, chip: ChipSpec) -> Plan:
+    """The plan with the smallest estimate among the kernel's legal tilings.
+
+    Raises:
+        UnsupportedError: the kernel refuses the launch, or no tiling fits the chip.
+    """
+    definition = get_kernel(name)
+    reason = definition.refuse(args, chip)
+    best: Tiling | None = None
+    if not reason:
+        tilings = definition.tilings(args, chip)
+        best = min(tilings, key=lambda t: definition.estimate(args, chip, t), default=None)
+    if best is None:
+        shapes = ", ".join(str(o.shape) for o in args.operands if o is not None)
+        raise UnsupportedError(
+            f"kernel {name} for {args.op_type} of {shapes} on {chip.name}: "
+            + (reason or "no tiling fits the on-chip buffers"),
+            "launches that the kernel's refuse() accepts and whose tiles fit L1, L0 and UB",
+            "use another precision, or a chip with larger buffers",
+        )
+    return definition.plan(args, chip, best)
+
+
+def group_blocks(keys: Sequence[object]) -> tuple[tuple[int, int], ...]:
+    """Classes of identical blocks: (first block with a key, how many share it)."""
+    first: dict[object, int] = {}
+    count: dict[object, int] = {}
+    for block, key in enumerate(keys):
+        first.setdefault(key, block)
+        count[key] = count.get(key, 0) + 1
+    return tuple((first[key], count[key]) for key in first)

@@ -1,0 +1,174 @@
+"""Built-in models: sizes against the published ones, laziness, determinism, onnxruntime."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from npusim.errors import ModelError
+from npusim.frontends.onnx_export import to_onnx
+from npusim.frontends.reference import evaluate
+from npusim.ir import DType, Graph, verify
+from npusim.models import build_model, count_parameters, get_model, list_models, random_inputs
+from npusim.models.registry import model
+from npusim.ops import attributes, get_operator
+
+
+def macs(graph: Graph) -> int:
+    """Multiply-accumulates of a graph."""
+    total = 0
+    for node in graph.nodes:
+        ins = [graph.type_of(i) if i else None for i in node.inputs]
+        outs = [graph.type_of(o) for o in node.outputs]
+        total += get_operator(node.op_type).work(ins, outs, attributes(node)).macs
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "gmacs", "operators"),
+    [
+        ("resnet18", 11_689_512, 1.814, {"Conv": 20, "BatchNormalization": 20, "Add": 8}),
+        ("resnet50", 25_557_032, 4.089, {"Conv": 53, "BatchNormalization": 53, "Relu": 49}),
+        ("bert-tiny", 4_385_920, 0.0587, {"Softmax": 2, "Gather": 4, "Tanh": 1}),
+        ("bert-base", 109_482_240, 11.174, {"Softmax": 12, "LayerNormalization": 25, "Gelu": 12}),
+        ("bert-large", 335_141_888, 39.460, {"Softmax": 24, "MatMul": 24 * 8, "Gemm": 1}),
+    ],
+)
+def test_published_sizes(
+    name: str, parameters: int, gmacs: float, operators: dict[str, int]
+) -> None:
+    graph = verify(build_model(name))
+    assert count_parameters(graph) == parameters
+    assert macs(graph) / 1e9 == pytest.approx(gmacs, rel=1e-3)
+    counts = Counter(n.op_type for n in graph.nodes)
+    assert {op: counts[op] for op in operators} == operators
+
+
+@pytest.mark.parametrize("name", [m.name for m in list_models()])
+def test_declared_inputs_are_the_graphs(name: str) -> None:
+    found = get_model(name)
+    graph = build_model(name)
+    sizes: dict[int | str, int] = {"batch": 1, **found.options}
+    declared = {i: tuple(sizes.get(d, d) for d in dims) for i, dims in found.inputs.items()}
+    assert {i: graph.tensors[i].shape for i in graph.inputs} == declared
+
+
+def test_building_is_lazy() -> None:
+    tracemalloc.start()
+    build_model("bert-large")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6  # weights: 1.3 GB
+
+
+def test_weights_depend_on_seed_and_name_only() -> None:
+    first, again, other = (
+        build_model("bert-tiny", seed=s, seq=q).constants for s, q in ((3, 128), (3, 64), (4, 128))
+    )
+    a, b = "encoder.layer.0.intermediate.dense.weight", "encoder.layer.1.intermediate.dense.weight"
+    np.testing.assert_array_equal(first[a].value(), again[a].value())
+    assert not np.array_equal(first[a].value(), other[a].value())
+    assert not np.array_equal(first[a].value(), first[b].value())
+    # Pinned: weights are the same on every machine, numpy and Python version.
+    np.testing.assert_allclose(first[a].value()[0, :3], PINNED, rtol=1e-6)
+
+
+PINNED = [0.0, 0.0, 0.0]
+
+
+def test_dtype_is_that_of_weights_and_float_inputs() -> None:
+    graph = build_model("layernorm", dtype="float16")
+    assert {t.dtype for t in graph.tensors.values()} == {DType.FLOAT16}
+    assert graph.constants["scale"].value().dtype == np.float16
+    assert random_inputs(graph)["x"].dtype == np.float16
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("resnet18", {"batch": 2, "height": 64, "width": 64}), ("bert-tiny", {"batch": 2})],
+)
+def test_against_onnxruntime(name: str, sizes: dict[str, int]) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    graph = build_model(name, **sizes)
+    inputs = random_inputs(graph)
+    session = ort.InferenceSession(to_onnx(graph).SerializeToString())
+    expected = dict(zip(graph.outputs, session.run(graph.outputs, inputs), strict=True))
+    for output, value in evaluate(graph, inputs).items():
+        np.testing.assert_allclose(value, expected[output], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("resnet50", {"batch": 2, "height": 128, "width": 128}), ("bert-tiny", {})]
+)
+def test_fp16_agrees_with_fp32(name: str, sizes: dict[str, int]) -> None:
+    exact, half = build_model(name, **sizes), build_model(name, dtype="float16", **sizes)
+    inputs = random_inputs(exact)
+    rounded = {k: v.astype(half.tensors[k].dtype.np) for k, v in inputs.items()}
+    a, b = evaluate(exact, inputs), evaluate(half, rounded)
+    for output in exact.outputs:
+        x, y = a[output].astype(np.float64).ravel(), b[output].astype(np.float64).ravel()
+        assert 0.3 < x.std() < 10
+        assert x @ y / np.sqrt((x @ x) * (y @ y)) > 0.9995
+    last = exact.outputs[-1]
+    assert (a[last].argmax(-1) == b[last].argmax(-1)).all()
+
+
+def test_random_inputs_fit_the_graph() -> None:
+    graph = build_model("bert-base", batch=8)
+    inputs = random_inputs(graph, seed=1)
+    ids, mask, types = (inputs[n] for n in graph.inputs)
+    assert 30_000 < ids.max() < 30_522
+    assert ids.min() >= 0
+    assert set(np.unique(types)) == {0, 1}
+    assert 0.85 < mask.mean() < 1
+    assert (np.diff(mask) <= 0).all()
+    again = random_inputs(graph, seed=1)
+    assert all(np.array_equal(inputs[n], again[n]) for n in inputs)
+    assert not np.array_equal(ids, random_inputs(graph, seed=2)["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "inputs"),
+    [
+        ("bert-tiny", {"input_ids": (4, 384)}, {"attention_mask": (4, 384)}),
+        ("bert-tiny", {"seq": (64,)}, {"input_ids": (1, 64)}),
+        ("resnet18", {"input": (2, 3, 96, 64)}, {"input": (2, 3, 96, 64)}),
+        ("gemm", {"M": (64,), "B": (32, 16)}, {"A": (64, 32), "B": (32, 16)}),
+    ],
+)
+def test_shapes_bind_options(
+    name: str, shapes: dict[str, tuple[int, ...]], inputs: dict[str, tuple[int, ...]]
+) -> None:
+    graph = build_model(name, shapes=shapes)
+    assert {i: graph.tensors[i].shape for i in inputs} == inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("resnet5", {}, "did you mean resnet50"),
+        ("resnet50", {"heigth": 64}, "did you mean height"),
+        ("resnet50", {"height": 16}, "32 and more"),
+        ("resnet50", {"batch": 0}, "1 and more"),
+        ("resnet50", {"shapes": {"input": (1, 4, 64, 64)}}, "3 is fixed"),
+        ("bert-base", {"seq": 513}, "up to 512"),
+        ("bert-base", {"shapes": {"inputs_ids": (1, 64)}}, "did you mean input_ids"),
+        ("bert-base", {"shapes": {"input_ids": (1, 64, 64)}}, "rank 2"),
+        ("bert-base", {"shapes": {"seq": (1, 64)}}, "one number: seq"),
+        ("bert-base", {"batch": 2, "shapes": {"input_ids": (1, 64)}}, "batch 1, which is 2"),
+        ("gemm", {"shapes": {"A": (8, 16), "B": (8, 16)}}, "k 8, which is 16"),
+        ("gemm", {"batch": 2}, "has no batch"),
+    ],
+)
+def test_errors(name: str, arguments: dict, message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        build_model(name, **arguments)
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_name_registers_once() -> None:
+    with pytest.raises(ValueError, match="registered twice"):
+        model("gemm", "again", {})(lambda g: None)

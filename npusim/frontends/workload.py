@@ -173,6 +173,8 @@ def read_workload(path: Path) -> Workload:
     if source.endswith(".onnx"):
         _refuse_model_keys(path, file)
         source = str(path.parent / source)
+    else:
+        _check_sizes(path, file)
     values = file.model_dump(exclude={"source", "dtype"})
     return Workload(path.stem, source, dtype=DType(file.dtype), **values)
 
@@ -212,6 +214,14 @@ def _refuse_model_keys(path: Path, file: _File) -> None:
             "`options` and `dtype` belong to built-in models",
             f"remove {key!r}; `shapes` and `batch` serve both",
         )
+
+
+def _check_sizes(path: Path, file: _File) -> None:
+    """The built-in model exists and takes the file's sizes; else an error that names the file."""
+    try:
+        get_model(file.source).bind(file.shapes, file.batch, file.options)
+    except ModelError as e:
+        raise ModelError(f"workload {path}: {e.what}", e.allowed, e.fix) from None
 
 
 def _precision(name: str) -> str:

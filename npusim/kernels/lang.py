@@ -31,7 +31,7 @@ leave the core in the same state, which never changes a cycle (a test holds that
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,10 +81,19 @@ class Queue:
     """
 
     def __init__(
-        self, core: Kernel, space: str, nbytes: int, slots: int, src: Pipe, dst: Pipe
+        self,
+        core: Kernel,
+        space: str,
+        nbytes: int,
+        slots: int,
+        src: Pipe,
+        dst: Pipe,
+        partner: tuple[str, int] | None = None,
     ) -> None:
         self._core = core
         self.slots = [core.alloc(space, nbytes) for _ in range(slots)]
+        #: A second buffer that is filled and freed together with the first (L0A with L0B).
+        self.partners = [core.alloc(*partner) for _ in range(slots)] if partner else []
         self.src, self.dst = src, dst
         self._ids = [core.flag_id() for _ in range(slots)]
         self._filled = 0
@@ -92,7 +101,7 @@ class Queue:
         self._dequed = 0
         self._freed = 0
 
-    def alloc(self) -> Iterator[Instr]:
+    def alloc(self) -> Generator[Instr, None, Alloc]:
         """`tile = yield from q.alloc()`: the next slot, once dst has freed it."""
         slot = self._filled % len(self.slots)
         if self._filled >= len(self.slots):
@@ -113,9 +122,19 @@ class Queue:
         return self._core.wait_flag(self.src, self.dst, self._ids[slot])
 
     @property
+    def back_partner(self) -> Alloc:
+        """The partner of the slot that `alloc` gave last."""
+        return self.partners[(self._filled - 1) % len(self.slots)]
+
+    @property
     def front(self) -> Alloc:
         """The slot that `deque` handed over last."""
         return self.slots[(self._dequed - 1) % len(self.slots)]
+
+    @property
+    def front_partner(self) -> Alloc:
+        """The partner of the slot that `deque` handed over last."""
+        return self.partners[(self._dequed - 1) % len(self.slots)]
 
     def free(self) -> Instr:
         """dst has read the slot."""
@@ -196,9 +215,20 @@ class Kernel:
         self._used[space] += size
         return Alloc(space, offset, size)
 
-    def queue(self, space: str, nbytes: int, slots: int, src: Pipe, dst: Pipe) -> Queue:
-        """A queue of `slots` pieces of `nbytes` between two pipes."""
-        return Queue(self, space, nbytes, slots, src, dst)
+    def queue(
+        self,
+        space: str,
+        nbytes: int,
+        slots: int,
+        src: Pipe,
+        dst: Pipe,
+        partner: tuple[str, int] | None = None,
+    ) -> Queue:
+        """A queue of `slots` pieces of `nbytes` between two pipes.
+
+        `partner` = (space, nbytes) adds a second buffer per slot under the same flags.
+        """
+        return Queue(self, space, nbytes, slots, src, dst, partner)
 
     def flag_id(self) -> int:
         """A fresh event id."""
@@ -234,16 +264,21 @@ class Kernel:
         return self.load_pairs([(dst, src)], zero)
 
     def load_pairs(
-        self, pairs: list[tuple[Region, Region]], zero: Region | None = None
+        self,
+        pairs: list[tuple[Region, Region]],
+        zero: Region | None = None,
+        pieces: int | None = None,
     ) -> Instr:
         """MTE2: several GM pieces of one operand into one tile, as one command.
 
         `zero` (a region covering the tile) is zero-filled first, as padding of ragged tiles.
+        `pieces` overrides the number of bursts (ND2NZ on the fly reads whole GM rows).
         """
         mte2 = self.chip.core.mte2
         to_ub = pairs[0][0].space == "UB"
         nbytes = sum(d.nbytes for d, _ in pairs)
-        pieces = sum(cost.bursts(d, s) for d, s in pairs)
+        if pieces is None:
+            pieces = sum(cost.bursts(d, s) for d, s in pairs)
         rate = mte2.ub_rate if to_ub else mte2.rate
         cap = cost.dma_cap(nbytes, pieces, rate, mte2.burst, mte2.min_burst)
         self._check_align(pairs[0][0])
@@ -280,8 +315,16 @@ class Kernel:
             pairs[0][0].operand, True, effect,
         )
 
-    def fixpipe(self, pairs: list[tuple[Region, Region]], fn: Any = None) -> Instr:
-        """FIXP: L0C → GM with cast (and ReLU / bias by `fn` on the values), NZ2ND on the way.
+    def fixpipe(
+        self,
+        pairs: list[tuple[Region, Region]],
+        pieces: int,
+        biases: Sequence[Region] = (),
+        relu: bool = False,
+    ) -> Instr:
+        """FIXP: L0C → GM with cast, bias (regions in L1, one per pair), ReLU and NZ2ND on the way.
+
+        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND).
 
         Raises:
             KernelError: the chip has no FIXP.
@@ -294,9 +337,8 @@ class Kernel:
                 "leave L0C through the vector pipe (l0c_to_ub)",
             )
         nbytes = sum(d.nbytes for d, _ in pairs)
-        pieces = sum(cost.bursts(d, s.with_width(d.dtype)) for d, s in pairs)
         cap = cost.dma_cap(nbytes, pieces, fixp.rate, fixp.burst, ALIGN)
-        effect = effects.Fixpipe(tuple(pairs), fn) if self.functional else None
+        effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu) if self.functional else None
         return isa.gm_transfer(
             Pipe.FIXP, "fixpipe", self._issue, fixp.head, nbytes, cap, pairs[0][0].operand,
             True, effect,
@@ -370,7 +412,8 @@ class Kernel:
         spec = vector_ops.get(op)
         srcs = tuple(s.broadcast(dst.shape) for s in srcs)
         bits = 8 * max(r.dtype.itemsize for r in (dst, *srcs))
-        repeats, count = cost.vector_repeats(self.chip, bits, dst, *srcs)
+        walked = (dst,) if spec.cost == "transpose" else (dst, *srcs)
+        repeats, count = cost.vector_repeats(self.chip, bits, *walked)
         cycles = cost.vector_cycles(self.chip, spec.cost, bits, repeats, count)
         return self._vector(op, spec, cycles, count, dst, srcs, scalar)
 

@@ -64,6 +64,7 @@ _SPECS: dict[str, VectorSpec] = {
     "ge": VectorSpec("compare", np.greater_equal),
     "sel": VectorSpec("select", lambda m, a, b: np.where(m != 0, a, b)),
     "transpose": VectorSpec("transpose", lambda x: x),
+    "brcb": VectorSpec("transpose", lambda x: x),  # one element into a 32 B block each
     "gather": VectorSpec("gather", lambda x: x),
     "cadd": VectorSpec("reduce", lambda x: x.sum(axis=-1)),
     "cmax": VectorSpec("reduce", lambda x: x.max(axis=-1)),

@@ -76,23 +76,22 @@ class Model:
         if name not in self.inputs:
             size = self._size_name(name, *self.inputs)
             if len(shape) != 1:
-                raise self._misfit(name, shape, f"one number: {size}")
+                raise self._misfit(name, shape, f"one number: {size}", f"write {size}=N")
             return [(size, shape[0])]
         dims = self.inputs[name]
         if len(shape) != len(dims):
-            raise self._misfit(name, shape, f"rank {len(dims)}: {self._signature()}")
+            fix = f"write {name}={_text(dims)}, with numbers"
+            raise self._misfit(name, shape, f"rank {len(dims)}: {self._signature()}", fix)
         pairs = list(zip(dims, shape, strict=True))
         for dim, given in pairs:
             if isinstance(dim, int) and dim != given:
-                raise self._misfit(name, shape, f"{self._signature()}, where {dim} is fixed")
+                fix = f"keep {dim}, or bring your own .onnx file"
+                raise self._misfit(name, shape, f"{name}={_text(dims)}, where {dim} is fixed", fix)
         return [(dim, given) for dim, given in pairs if isinstance(dim, str)]
 
-    def _misfit(self, name: str, shape: tuple[int, ...], allowed: str) -> ModelError:
-        return ModelError(
-            f"model {self.name!r}: shape {name}={_text(shape)} does not fit",
-            allowed,
-            "keep the fixed dimensions, or bring your own .onnx file",
-        )
+    def _misfit(self, name: str, shape: tuple[int, ...], allowed: str, fix: str) -> ModelError:
+        what = f"model {self.name!r}: shape {name}={_text(shape)} does not fit"
+        return ModelError(what, allowed, fix)
 
     def _size_name(self, key: str, *also: str) -> str:
         """The size called `key`, in any case (M or m)."""
@@ -177,9 +176,22 @@ def build_model(
         ModelError: unknown model or option, or a size that cannot be.
     """
     found = get_model(name)
-    g = GraphBuilder(name, DType.of(dtype), seed)
+    g = GraphBuilder(name, _float_type(dtype), seed)
     found.build(g, **found.bind(shapes or {}, batch, options))
     return g.finish()
+
+
+def _float_type(dtype: DType | str) -> DType:
+    allowed = {d.value: d for d in DType if d.is_float}
+    name = dtype.value if isinstance(dtype, DType) else dtype
+    if name not in allowed:
+        near = nearest(name, allowed)
+        raise ModelError(
+            f"element type {name!r} of a built-in model",
+            ", ".join(allowed),
+            f"did you mean {near}?" if near else "use one of these",
+        )
+    return allowed[name]
 
 
 def _text(dims: Dims | tuple[int, ...]) -> str:

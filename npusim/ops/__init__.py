@@ -13,6 +13,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     normalization,
     pool,
     reduction,
+    resize,
     shaping,
 )
 from npusim.ops.registry import (

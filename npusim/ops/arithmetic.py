@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from npusim.errors import UnsupportedError
 from npusim.ops.common import elementwise
 from npusim.ops.registry import Arrays, Attrs, Operator, Types, Work, operator
 
@@ -22,10 +21,6 @@ def _div(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _mod(a: np.ndarray, b: np.ndarray, fmod: int) -> np.ndarray:
     """fmod=0: sign of the divisor; fmod=1: sign of the dividend (C's fmod)."""
-    if not fmod and a.dtype.kind not in "iu":
-        raise UnsupportedError(
-            "Mod of floating-point tensors with fmod=0", "fmod=1 for floats", "set fmod=1"
-        )
     return np.fmod(a, b) if fmod else np.mod(a, b)
 
 

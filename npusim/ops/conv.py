@@ -93,12 +93,12 @@ def _pointwise(x: np.ndarray, w: np.ndarray, group: int) -> np.ndarray:
 def _depthwise(padded: np.ndarray, w: np.ndarray, window: Window) -> np.ndarray:
     """One input channel per group: a multiply-add per tap, over all channels at once."""
     n, c = padded.shape[:2]
-    kernel = w.reshape(c, w.shape[0] // c, *w.shape[2:])
+    kernel = w.reshape(c, w.shape[0] // c, window.taps, *(1,) * len(window.out))
     shape = (n, c, kernel.shape[1], *window.out)
     y, product = np.zeros(shape, padded.dtype), np.empty(shape, padded.dtype)
-    for position in window.positions():
-        tap = kernel[:, :, *position].reshape(*kernel.shape[:2], *(1,) * len(window.out))
-        y += np.multiply(window.view(padded, position)[:, :, None], tap, out=product)
+    for i, position in enumerate(window.positions()):
+        view = window.view(padded, position)[:, :, None]
+        y += np.multiply(view, kernel[:, :, i], out=product)
     return y
 
 

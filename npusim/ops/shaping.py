@@ -143,7 +143,7 @@ class ConstantOfShape(Movement):
     @staticmethod
     def fill(attrs: Attrs) -> np.ndarray:
         """The one element; fp32 zero by default."""
-        value = attrs["value"]
+        value = attrs.get("value")
         return np.zeros(1, np.float32) if value is None else np.asarray(value).reshape(1)
 
     @staticmethod

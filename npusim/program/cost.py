@@ -37,20 +37,45 @@ def vector_repeats(chip: ChipSpec, bits: int, *regions: Region) -> tuple[int, in
     """(repeats, instructions) that cover regions of one common shape.
 
     A repeat covers `repeat_bytes` of the element width; an instruction takes up to `max_repeat`
-    repeats along one stride. Broadcast sources (stride 0) do not break a run.
+    repeats along one stride. A source whose innermost stride is 0 repeats one 32 B block
+    (block stride 0) and does not break a run, nor does one held for a whole repeat.
     """
     vec = chip.core.vector
     per_repeat = max(1, vec.repeat_bytes * 8 // bits)
     first = regions[0]
-    dense = [r for r in regions if any(r.strides)] or [first]
-    run = contiguous_run(*dense) if first.size else 0
-    if run == 0:
+    if not first.size:
         return 0, 0
+    axes = [a for a, n in enumerate(first.shape) if n > 1]
+    run, held = 1, [False] * len(regions)
+    while axes:
+        strides = [r.strides[axes[-1]] for r in regions]
+        still = [s == 0 and (h or run == 1) for s, h in zip(strides, held, strict=True)]
+        if not all(
+            z or (not h and s == run * r.dtype.itemsize)
+            for z, h, s, r in zip(still, held, strides, regions, strict=True)
+        ):
+            break
+        held = still
+        run *= first.shape[axes.pop()]
     rows = first.size // run
     per_row = -(-run // per_repeat)
     limit = vec.max_repeat
-    instructions = min(rows * -(-per_row // limit), per_row * -(-rows // limit))
-    return rows * per_row, instructions
+    line = _longest_line(axes, regions)
+    by_column = per_row * (rows // line) * -(-line // limit)
+    return rows * per_row, min(rows * -(-per_row // limit), by_column)
+
+
+def _longest_line(axes: list[int], regions: tuple[Region, ...]) -> int:
+    """The most rows that one stride per region reaches, over the given axes."""
+    best, line = 1, 1
+    for i in range(len(axes) - 1, -1, -1):
+        n = regions[0].shape[axes[i]]
+        follows = i + 1 < len(axes) and all(
+            r.strides[axes[i]] == r.strides[axes[i + 1]] * r.shape[axes[i + 1]] for r in regions
+        )
+        line = line * n if follows else n
+        best = max(best, line)
+    return best
 
 
 def vector_cycles(chip: ChipSpec, cost_class: str, bits: int, repeats: int, count: int) -> int:

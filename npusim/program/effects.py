@@ -147,6 +147,11 @@ class Load3d:
         memory.view(self.dst)[...] = values
 
 
+def _is_half(a: Array) -> bool:
+    """fp16 or bf16 (numpy sees ml_dtypes types as kind V)."""
+    return a.dtype.itemsize == 2 and a.dtype.kind in "fV"
+
+
 VectorFn = Callable[..., Array]
 
 
@@ -161,8 +166,7 @@ class VectorOp:
     def read(self, memory: CoreMemory) -> Any:
         """The result, before rounding."""
         args = [memory.view(s) for s in self.srcs]
-        args = [a.astype(np.float32) if a.dtype.itemsize == 2 and a.dtype.kind in "fV" else a
-                for a in args]
+        args = [a.astype(np.float32) if _is_half(a) else a for a in args]
         with np.errstate(all="ignore"):
             return np.array(self.fn(*args))
 
@@ -174,17 +178,25 @@ class VectorOp:
 
 @dataclass(slots=True)
 class Fixpipe:
-    """L0C → GM through FIXP: `fn` (bias, ReLU) on the fp32 values, then the cast."""
+    """L0C → GM through FIXP: bias and ReLU on the fp32 values, then the cast.
+
+    `biases` holds one region per pair (in L1, broadcast to the pair's shape), or is empty.
+    """
 
     pairs: Sequence[tuple[Region, Region]]
-    fn: Callable[[Array, int], Array] | None
+    biases: Sequence[Region]
+    relu: bool
 
     def read(self, memory: CoreMemory) -> list[Array]:
-        """Converted values; `fn` gets the values and the index of the pair."""
+        """Converted values."""
         out = []
         for i, (dst, src) in enumerate(self.pairs):
             values = memory.view(src)
-            out.append(_cast(self.fn(values, i) if self.fn else values, dst.dtype))
+            if self.biases:
+                values = values + memory.view(self.biases[i]).astype(values.dtype)
+            if self.relu:
+                values = np.maximum(values, 0)
+            out.append(_cast(values, dst.dtype))
         return out
 
     def write(self, memory: CoreMemory, values: list[Array]) -> None:

@@ -126,12 +126,6 @@ class Region:
             self.space, self.operand, self.offset, self.shape, self.strides, np.dtype(dtype)
         )
 
-    def with_width(self, dtype: np.dtype) -> Region:
-        """The same elements as if stored in `dtype`: strides scaled (to count bursts of a cast)."""
-        dtype = np.dtype(dtype)
-        strides = tuple(s * dtype.itemsize // self.dtype.itemsize for s in self.strides)
-        return Region(self.space, self.operand, self.offset, self.shape, strides, dtype)
-
     def view(self, memory: np.ndarray) -> np.ndarray:
         """The numpy view in `memory` (a uint8 array holding the whole space or operand)."""
         return np.ndarray(self.shape, self.dtype, memory, self.offset, self.strides)

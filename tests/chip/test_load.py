@@ -270,8 +270,8 @@ def test_impossible(chip: str, override: str) -> None:
 
 def test_vector_dtype_without_lanes() -> None:
     with pytest.raises(ChipError) as error:
-        load_chip("ascend910a", ["core.vector.dtypes=[float16, int16]"])
-    assert_three_lines(error.value, "core.vector.lanes.int16", "missing")
+        load_chip("ascend910a", ["core.vector.dtypes=[float16, uint8]"])
+    assert_three_lines(error.value, "core.vector.lanes.uint8", "missing")
 
 
 def test_split_without_fixp() -> None:

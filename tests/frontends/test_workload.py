@@ -101,6 +101,8 @@ def test_torch_exports_agree_with_onnxruntime(name: str) -> None:
         ("source: resnet50\nbatch: 0\n", "greater than or equal to 1"),
         ("source: resnet50\nprecision: fp8\n", "precision is 'fp8'"),
         ("source: resnet50\nshapes: {input: [1, 3, x, 64]}\n", "shapes.input.2 is 'x'"),
+        ("source: resnet51\n", "no built-in model 'resnet51'"),
+        ("source: resnet50\noptions: {m: 3}\n", "no input or option 'm'"),
         ("source: a.onnx\noptions: {seq: 4}\n", "belong to built-in models"),
         ("just words\n", "no keys"),
         ("source: [\n", "valid YAML"),

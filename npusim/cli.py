@@ -1,0 +1,429 @@
+"""The command line: `npusim run resnet50 --check`, `npusim chips`, …
+
+A thin face. Heavy modules are imported inside the commands, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import npusim
+from npusim.errors import NpusimError, nearest
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from npusim.api import Progress, RunResult
+    from npusim.chip import ChipSpec
+    from npusim.program.executable import Executable
+
+EXIT_OK, EXIT_CHECK_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+class UsageError(NpusimError):
+    """The command line itself is wrong."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 0, 1 (a check failed), 2 (error), 130 (Ctrl-C)."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # "µs" on a terminal that knows only ASCII
+    try:
+        args = _parser().parse_args(argv)
+        command: Callable[[argparse.Namespace], int] = args.command
+        return command(args)
+    except NpusimError as error:
+        print(error, file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `npusim chips | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+# -- run -----------------------------------------------------------------------------------
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Load, compile, run, check, report."""
+    from npusim import api
+    from npusim.chip import load_chip
+    from npusim.profiling.files import write_results
+    from npusim.profiling.report import check_line, print_quiet, print_report
+    from npusim.profiling.summary import failed_outputs
+
+    checking = args.check or args.check_all
+    _refuse_timing_only(args, checking)
+    chip = load_chip(args.chip, args.set)
+    model = api.load_model(
+        args.model,
+        batch=args.batch,
+        shapes=dict(args.shape) or None,
+        seed=args.seed,
+        precision=args.precision,
+    )
+    exe = api.compile_graph(model.graph, chip, precision=model.precision)
+    _refuse_unknown_ops(args.trace_op, exe)
+    inputs = None if args.timing_only else api.make_inputs(model)
+    with _progress(not args.quiet and sys.stderr.isatty()) as progress:
+        result = api.run(
+            exe,
+            chip,
+            inputs=inputs,
+            timing_only=args.timing_only,
+            tile_level=args.tile_level,
+            detail=args.detail,
+            seed=model.seed,
+            batch=model.batch,
+            trace_ops=args.trace_op,
+            progress=progress,
+            options=_options(args),
+        )
+        if checking:
+            result = api.check(model, exe, result, inputs, every_tensor=args.check_all)
+    console = _console()
+    if args.quiet:
+        print_quiet(result, console)
+    else:
+        print_report(result, console, top=args.top)
+    sys.stdout.flush()
+    write_results(
+        result,
+        traced=functools.cache(lambda: _with_spans(args, result, exe, chip)),
+        json_path=args.json,
+        trace_path=args.trace,
+        folder=args.out,
+        top=args.top,
+    )
+    if failed_outputs(result):
+        print(check_line(result), file=sys.stderr)
+        return EXIT_CHECK_FAILED
+    return EXIT_OK
+
+
+def _refuse_timing_only(args: argparse.Namespace, checking: bool) -> None:
+    for given, option in ((args.tile_level, "--tile-level"), (checking, "--check")):
+        if args.timing_only and given:
+            raise UsageError(
+                f"{option} with --timing-only: nothing is computed then",
+                "one of the two",
+                f"leave out --timing-only or {option}",
+            )
+
+
+def _refuse_unknown_ops(names: Sequence[str], exe: Executable) -> None:
+    tasks = [task.name for task in exe.tasks]
+    for name in names:
+        if name not in tasks:
+            near = nearest(name, tasks)
+            raise UsageError(
+                f"--trace-op {name}: {exe.name} has no such op",
+                f"the names of its {len(tasks)} ops, as `npusim run` reports them",
+                f"did you mean {near}?" if near else f"for example {', '.join(tasks[:3])}",
+            )
+
+
+def _options(args: argparse.Namespace) -> dict[str, object]:
+    """What the report states about the run beside chip, model, batch and precision."""
+    level = "timing only" if args.timing_only else "tile" if args.tile_level else "operator"
+    options: dict[str, object] = {"detail": args.detail, "level": level}
+    if args.set:
+        options["set"] = list(args.set)
+    if args.shape:
+        options["shape"] = [f"{name}={','.join(map(str, dims))}" for name, dims in args.shape]
+    return options
+
+
+@contextlib.contextmanager
+def _progress(shown: bool) -> Iterator[Progress | None]:
+    """A progress callback that draws bars on stderr while the block runs; None when not shown."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage)
+            bars.update(stages[stage], completed=done, total=total)
+
+        yield report
+
+
+def _with_spans(
+    args: argparse.Namespace, result: RunResult, exe: Executable, chip: ChipSpec
+) -> RunResult:
+    """The run with pipe spans: as it is when --trace-op named ops, else timed once more.
+
+    Which op is the slowest is known only after a run; the second one computes nothing.
+    """
+    from npusim import api
+    from npusim.profiling.summary import slowest
+
+    on_cores = [op for op in slowest(result.timeline, len(result.timeline.ops)) if op.pipes]
+    if args.trace_op or not on_cores:
+        return result
+    return api.run(
+        exe,
+        chip,
+        timing_only=True,
+        detail=args.detail,
+        batch=result.batch,
+        trace_ops=(on_cores[0].name,),
+        options=result.options,
+    )
+
+
+# -- chips, workloads, operators -----------------------------------------------------------
+
+
+def _chips(args: argparse.Namespace) -> int:
+    """One line per shipped chip."""
+    from npusim.chip import list_chips, load_chip
+    from npusim.profiling.text import quantity, size
+
+    table = _table("chip", ">cores", ">GHz", ">fp16 TFLOP/s", ">HBM GB/s", ">L2", ">UB", ">L1")
+    for name in list_chips():
+        chip = load_chip(name)
+        cores = str(chip.cores.count)
+        table.add_row(
+            name,
+            f"{cores}+{chip.cores.vector_count}" if chip.cores.split else cores,
+            f"{chip.clock / 1e9:g}",
+            quantity(chip.cube_flops("float16") / 1e12),
+            quantity(chip.hbm.bandwidth / 1e9),
+            size(chip.l2.size),
+            size(chip.core.ub.size),
+            size(chip.core.l1.size),
+        )
+    _console().print(table)
+    return EXIT_OK
+
+
+def _chip_show(args: argparse.Namespace) -> int:
+    """Every value of a chip."""
+    from rich.text import Text
+
+    from npusim.chip import chip_rows, load_chip
+
+    rows = chip_rows(load_chip(args.name, args.set))
+    table = _table("key", "value", *(("grade", "source") if args.sources else ()))
+    for row in rows:
+        cells = row if args.sources else row[:2]
+        table.add_row(*(Text(cell) for cell in cells))
+    _console().print(table)
+    return EXIT_OK
+
+
+def _chip_import(args: argparse.Namespace) -> int:
+    """A CANN platform_config .ini as chip YAML, on standard output or into a file."""
+    from npusim.chip import dump_chip_yaml, import_ini, load_chip
+    from npusim.profiling.files import WriteError
+
+    text = dump_chip_yaml(import_ini(args.file))
+    if args.output is None:
+        sys.stdout.write(text)
+        return EXIT_OK
+    try:
+        args.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WriteError(args.output, error) from None
+    chip = load_chip(args.output)
+    print(f"{args.output}: {chip.name}, {chip.cores.count} cores, {chip.clock / 1e9:g} GHz")
+    return EXIT_OK
+
+
+def _workloads(args: argparse.Namespace) -> int:
+    """The shipped workloads, and the built-in models they and `npusim run` can name."""
+    from rich.text import Text
+
+    from npusim.frontends.workload import list_workloads
+    from npusim.models import list_models
+
+    console = _console()
+    table = _table("workload", "model", "precision", "description")
+    for work in list_workloads():
+        table.add_row(work.name, work.source, work.precision, Text(work.description))
+    console.print(table, "")
+    table = _table("built-in model", "options", "description")
+    for model in list_models():
+        options = " ".join(f"{key}={value}" for key, value in model.options.items())
+        table.add_row(model.name, options, Text(model.description))
+    console.print(table)
+    return EXIT_OK
+
+
+def _ops(args: argparse.Namespace) -> int:
+    """Every operator, with the kernel that runs it."""
+    from npusim.ops import operator_names
+
+    names = operator_names()
+    for name in names:
+        print(name)
+    return EXIT_OK
+
+
+def _table(*columns: str) -> Table:
+    """An empty table; a column that starts with ">" is right-justified."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if column.startswith(">") else "left",
+            overflow="fold",
+        )
+    return table
+
+
+def _console() -> Console:
+    """Where results go: plain and `REPORT_WIDTH` wide when it is no terminal."""
+    from rich.console import Console
+
+    from npusim.profiling.report import REPORT_WIDTH
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = REPORT_WIDTH
+    return console
+
+
+# -- the parser ----------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors in our three lines."""
+
+    def error(self, message: str) -> NoReturn:
+        usage = " ".join(self.format_usage().split()).removeprefix("usage: ")
+        raise UsageError(message, usage, f"see `{self.prog} --help`")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="npusim", description="A cycle-approximate simulator of Ascend NPUs.")
+    parser.add_argument("--version", action="version", version=f"npusim {npusim.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_run(commands)
+    chips = commands.add_parser("chips", help="list the shipped chips")
+    chips.set_defaults(command=_chips)
+    _add_chip(commands)
+    workloads = commands.add_parser("workloads", help="list the workloads and built-in models")
+    workloads.set_defaults(command=_workloads)
+    ops = commands.add_parser("ops", help="list the operators and their kernels")
+    ops.set_defaults(command=_ops)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
+    run = commands.add_parser(
+        "run",
+        usage="npusim run MODEL [options]",
+        help="compile, execute and time a model",
+        description="Compile a model for a chip, execute it, time it, and report.",
+    )
+    run.set_defaults(command=_run)
+    run.add_argument(
+        "model", metavar="MODEL", help="a workload's name, a workload .yaml, or an .onnx file"
+    )
+    what = run.add_argument_group("what to run")
+    what.add_argument(
+        "--chip", default="ascend910a", metavar="NAME|PATH", help="chip (default: ascend910a)"
+    )
+    _add_set(what)
+    what.add_argument("--batch", type=_positive, metavar="N", help="samples at once")
+    what.add_argument(
+        "--shape", type=_shape, action="append", default=[], metavar="NAME=1,3,224,224",
+        help="shape of an input (repeatable)",
+    )  # fmt: skip
+    what.add_argument(
+        "--precision", choices=("fp32", "fp16", "bf16"), help="default: the workload's, else fp16"
+    )
+    what.add_argument("--seed", type=int, metavar="N", help="of weights and inputs")
+    how = run.add_argument_group("how")
+    how.add_argument("--timing-only", action="store_true", help="compute no numbers")
+    how.add_argument(
+        "--tile-level", action="store_true", help="every instruction moves and computes real bytes"
+    )
+    how.add_argument("--check", action="store_true", help="compare the outputs with a reference")
+    how.add_argument(
+        "--check-all", action="store_true", help="compare every intermediate tensor too"
+    )
+    how.add_argument(
+        "--detail", choices=("fast", "full"), default="fast",
+        help="fast: identical launches once (default); full: every launch in place",
+    )  # fmt: skip
+    _add_outputs(run)
+
+
+def _add_outputs(run: argparse.ArgumentParser) -> None:
+    out = run.add_argument_group("results")
+    out.add_argument("--top", type=_positive, default=15, metavar="N", help="ops in the table (15)")
+    out.add_argument("-q", "--quiet", action="store_true", help="two or three lines only")
+    out.add_argument("--json", type=Path, metavar="PATH", help="the results as data")
+    out.add_argument("--trace", type=Path, metavar="PATH", help="a Chrome/Perfetto trace")
+    out.add_argument(
+        "--trace-op", action="append", default=[], metavar="NAME",
+        help="op whose core pipes are traced (repeatable; default: the slowest)",
+    )  # fmt: skip
+    out.add_argument(
+        "--out", type=Path, metavar="DIR", help="write report.txt, run.json and trace.json there"
+    )
+
+
+def _add_chip(commands: argparse._SubParsersAction[_Parser]) -> None:
+    chip = commands.add_parser("chip", help="show a chip, or import one from CANN's .ini")
+    actions = chip.add_subparsers(title="actions", metavar="ACTION", required=True)
+    show = actions.add_parser("show", help="every value of a chip")
+    show.add_argument("name", metavar="NAME|PATH")
+    show.add_argument("--sources", action="store_true", help="with grade and source of each number")
+    _add_set(show)
+    show.set_defaults(command=_chip_show)
+    load = actions.add_parser("import", help="a CANN platform_config .ini as chip YAML")
+    load.add_argument("file", type=Path, metavar="FILE.ini")
+    load.add_argument("-o", "--output", type=Path, metavar="OUT.yaml", help="default: print it")
+    load.set_defaults(command=_chip_import)
+
+
+def _add_set(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="change a key of the chip, e.g. hbm.bandwidth=2.4TB/s (repeatable)",
+    )  # fmt: skip
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """The input and its dims: x=1,3,224,224 gives ("x", (1, 3, 224, 224))."""
+    name, _, dims = text.rpartition("=")
+    parts: Iterable[str] = dims.split(",") if dims else ()
+    if not name or not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1,3,224,224")
+    return name, tuple(int(part) for part in parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

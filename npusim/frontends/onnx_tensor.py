@@ -1,0 +1,153 @@
+"""ONNX's tensors, types and attributes in npusim's words; weights are read when asked for."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npusim.errors import ModelError, UnsupportedError
+from npusim.ir import Constant, DType, TensorType
+
+if TYPE_CHECKING:
+    from onnx import AttributeProto, TensorProto
+
+#: ONNX's element type numbers (TensorProto.DataType).
+ELEMENT_TYPES: dict[int, DType] = {
+    1: DType.FLOAT32,
+    2: DType.UINT8,
+    3: DType.INT8,
+    4: DType.UINT16,
+    5: DType.INT16,
+    6: DType.INT32,
+    7: DType.INT64,
+    9: DType.BOOL,
+    10: DType.FLOAT16,
+    11: DType.FLOAT64,
+    12: DType.UINT32,
+    13: DType.UINT64,
+    16: DType.BFLOAT16,
+}
+ELEMENT_NUMBERS: dict[DType, int] = {d: n for n, d in ELEMENT_TYPES.items()}
+
+_EXTERNAL = 1  # TensorProto.EXTERNAL
+_TYPED_FIELDS: dict[DType, str] = {
+    DType.FLOAT32: "float_data",
+    DType.FLOAT64: "double_data",
+    DType.INT64: "int64_data",
+    DType.UINT32: "uint64_data",
+    DType.UINT64: "uint64_data",
+}
+
+
+def element_type(number: int, where: str) -> DType:
+    """The DType of an ONNX element type number.
+
+    Raises:
+        UnsupportedError: npusim has no such type; `where` says what has it.
+    """
+    found = ELEMENT_TYPES.get(number)
+    if found is None:
+        from onnx import TensorProto
+
+        known = TensorProto.DataType.items()
+        name = next((k for k, v in known if v == number), str(number))
+        raise UnsupportedError(
+            f"element type {name} of {where}",
+            ", ".join(d.value for d in DType),
+            "convert the model to one of these types",
+        )
+    return found
+
+
+def constant(proto: TensorProto, base: Path | None) -> Constant:
+    """A lazy Constant of an ONNX tensor.
+
+    Args:
+        proto: the tensor.
+        base: directory of the model file, which external data is relative to.
+
+    Raises:
+        ModelError: its external data is missing or too short.
+    """
+    where = f"tensor {proto.name!r}"
+    type_ = TensorType(tuple(proto.dims), element_type(proto.data_type, where))
+    if proto.data_location == _EXTERNAL:
+        path, offset = _external(proto, type_, base)
+        return Constant(type_, lambda: _read(path, offset, type_))
+    return Constant(type_, lambda: _decode(proto, type_))
+
+
+def array(proto: TensorProto) -> np.ndarray:
+    """The elements of a small inline tensor (an attribute), now."""
+    return constant(proto, None).value()
+
+
+def _decode(proto: TensorProto, type_: TensorType) -> np.ndarray:
+    dtype = type_.dtype
+    if proto.HasField("raw_data"):
+        flat = np.frombuffer(proto.raw_data, dtype.np)
+    elif dtype in (DType.FLOAT16, DType.BFLOAT16):
+        flat = np.array(proto.int32_data, np.uint16).view(dtype.np)
+    else:
+        flat = np.array(getattr(proto, _TYPED_FIELDS.get(dtype, "int32_data"))).astype(dtype.np)
+    if flat.size != type_.size:
+        raise ModelError(
+            f"tensor {proto.name!r} holds {flat.size} elements for shape {type_.shape}",
+            f"{type_.size} elements",
+            "the model file is damaged; export it again",
+        )
+    return flat.reshape(type_.shape)
+
+
+def _external(proto: TensorProto, type_: TensorType, base: Path | None) -> tuple[Path, int]:
+    """File and offset of external data, checked to be there."""
+    entries = {e.key: e.value for e in proto.external_data}
+    path = (base or Path()) / entries.get("location", "")
+    offset = int(entries.get("offset", 0))
+    need = offset + prod(type_.shape) * type_.dtype.size
+    have = path.stat().st_size if path.is_file() else -1
+    if have < need:
+        found = "which does not exist" if have < 0 else f"which has {have} bytes"
+        raise ModelError(
+            f"tensor {proto.name!r} lies in {str(path)!r}, {found}",
+            f"a file of at least {need} bytes beside the model",
+            "copy the model's external data file next to the .onnx file",
+        )
+    return path, offset
+
+
+def _read(path: Path, offset: int, type_: TensorType) -> np.ndarray:
+    if type_.size == 0:
+        return np.zeros(type_.shape, type_.dtype.np)
+    return np.memmap(path, type_.dtype.np, "r", offset, type_.shape)
+
+
+def attribute(proto: AttributeProto, where: str) -> Any:
+    """An attribute's value: number, text, tuple, or array.
+
+    Raises:
+        UnsupportedError: it holds a subgraph, or another kind npusim has no use for.
+    """
+    kind = proto.type
+    if kind == 1:
+        return proto.f
+    if kind == 2:
+        return proto.i
+    if kind == 3:
+        return proto.s.decode()
+    if kind == 4:
+        return array(proto.t)
+    if kind == 6:
+        return tuple(proto.floats)
+    if kind == 7:
+        return tuple(proto.ints)
+    if kind == 8:
+        return tuple(s.decode() for s in proto.strings)
+    raise UnsupportedError(
+        f"attribute {proto.name!r} of {where} holds a subgraph, a sparse tensor or a type",
+        "numbers, text, dense tensors and lists of them",
+        "export the model without control flow (fixed shapes often remove it)",
+    )

@@ -1,0 +1,473 @@
+"""MatMul: C[b, m, n] = A[b, m, k] · B[b, k, n] (+ bias) on the cube, with a fused epilogue.
+
+Serves MatMul and Gemm (transposed operands, bias). Work is split over blocks by batch, M and N;
+a block walks tiles of its share:
+
+    for batch: for m tile: for n tile:          (the resident operand's loop is the outer one)
+        for k chunk: MTE2: A and B chunks → L1            (double-buffered)
+            for k step: MTE1: L1 → L0A, L0B (double-buffered); M: mmad into L0C
+        V (or FIXP): L0C → UB, epilogue, cast; MTE3: → GM
+
+A *resident* operand's whole K panel stays in L1 while the other operand streams past it.
+
+Tiling (in 16-blocks): bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile; k1 the L1
+chunk; resident 0 none, 1 A, 2 B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from npusim.chip.spec import ChipSpec
+from npusim.ir import Layout
+from npusim.ir.layout import blocks
+from npusim.kernels import epilogue as ep
+from npusim.kernels.lang import Kernel, Queue, TileKernel
+from npusim.kernels.matrix import MatrixOutput, StoredMatrix
+from npusim.program.isa import Instr, Pipe
+from npusim.program.kernel import (
+    KernelArgs,
+    OperandSpec,
+    Plan,
+    Tiling,
+    Traffic,
+    group_blocks,
+    kernel,
+)
+from npusim.program.region import Region
+
+FRACTAL = 512  #: bytes of an fp16 fractal
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A launch as the kernel sees it: sizes in elements, operands as stored matrices."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a: StoredMatrix
+    b: StoredMatrix
+    trans_a: bool
+    trans_b: bool
+    out: MatrixOutput
+    spec: ep.EpilogueSpec
+
+    @property
+    def m1(self) -> int:
+        """M in blocks."""
+        return blocks(self.m)
+
+    @property
+    def n1(self) -> int:
+        """N in blocks."""
+        return blocks(self.n)
+
+    @property
+    def k1(self) -> int:
+        """K in blocks."""
+        return blocks(self.k)
+
+
+def problem(args: KernelArgs) -> Problem:
+    """The launch as a batched matrix product."""
+    sa, sb = args.inputs[0], args.inputs[1]
+    assert sa is not None and sb is not None
+    trans_a, trans_b = bool(_attr(args, "transA")), bool(_attr(args, "transB"))
+    rows_a, cols_a = _matrix_shape(sa)
+    rows_b, cols_b = _matrix_shape(sb)
+    batch_a, batch_b = prod(sa.shape[:-2]), prod(sb.shape[:-2])
+    if batch_b == 1 and batch_a > 1 and not trans_a and sa.layout is Layout.ND:
+        # One B for all: the batch is just more rows of A.
+        rows_a, batch_a = rows_a * batch_a, 1
+    m, k = (cols_a, rows_a) if trans_a else (rows_a, cols_a)
+    n = rows_b if trans_b else cols_b
+    n_epilogue = {s.operand for s in args.epilogue}
+    bias = 2 if len(args.inputs) > 2 and args.inputs[2] is not None and 2 not in n_epilogue else None
+    out = args.outputs[0]
+    return Problem(
+        max(batch_a, batch_b), m, n, k,
+        StoredMatrix(0, sa, batch_a, rows_a, cols_a),
+        StoredMatrix(1, sb, batch_b, rows_b, cols_b),
+        trans_a, trans_b,
+        MatrixOutput(out.layout, m, n),
+        ep.EpilogueSpec(bias, args.epilogue, out.dtype.np),
+    )
+
+
+def _attr(args: KernelArgs, name: str) -> int:
+    return int(next((v for k, v in args.attrs if k == name), 0))
+
+
+def _matrix_shape(spec: OperandSpec) -> tuple[int, int]:
+    return (1, spec.shape[0]) if len(spec.shape) == 1 else (spec.shape[-2], spec.shape[-1])
+
+
+@dataclass(frozen=True)
+class Share:
+    """One block's part: batches, rows and columns (in elements; starts are multiples of 16)."""
+
+    batch0: int
+    batches: int
+    m0: int
+    m: int
+    n0: int
+    n: int
+
+
+def share(p: Problem, t: Tiling, block: int) -> Share:
+    """The part of block `block`."""
+    bi, rest = divmod(block, t["bm"] * t["bn"])
+    mi, ni = divmod(rest, t["bn"])
+    per_b, per_m, per_n = (
+        blocks(p.batch, t["bb"]), blocks(p.m1, t["bm"]) * 16, blocks(p.n1, t["bn"]) * 16,
+    )
+    return Share(
+        bi * per_b, min(per_b, p.batch - bi * per_b),
+        mi * per_m, min(per_m, p.m - mi * per_m),
+        ni * per_n, min(per_n, p.n - ni * per_n),
+    )
+
+
+@kernel("MatMul")
+class MatMul(TileKernel):
+    """Batched matrix product on the cube."""
+
+    core_type = "AIC"
+
+    @staticmethod
+    def refuse(args: KernelArgs, chip: ChipSpec) -> str:
+        """Dtypes the cube takes, ONNX broadcasting of batches, epilogues of the chip."""
+        sa, sb = args.inputs[0], args.inputs[1]
+        assert sa is not None and sb is not None
+        if sa.dtype is not sb.dtype or sa.dtype.value not in chip.core.cube.k:
+            return f"the cube takes {', '.join(chip.core.cube.k)}, not {sa.dtype.value}"
+        if not sa.dtype.is_float:
+            return "integer products are not built yet"
+        ba, bb = prod(sa.shape[:-2]), prod(sb.shape[:-2])
+        if ba != bb and 1 not in (ba, bb):
+            return "batch dimensions broadcast in more than one way"
+        for name in ("alpha", "beta"):
+            if next((v for k, v in args.attrs if k == name), 1.0) != 1.0:
+                return f"{name} other than 1"
+        if len(args.inputs) > 2 and args.inputs[2] is not None:
+            bias = args.inputs[2]
+            if 2 not in {s.operand for s in args.epilogue} and prod(bias.shape) != sb.shape[
+                -2 if _attr(args, "transB") else -1
+            ]:
+                return "a bias that is not one value per column"
+        return ep.refuse_epilogue(args, chip)
+
+    @staticmethod
+    def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
+        """Best block splits crossed with legal L0/L1 tiles."""
+        p = problem(args)
+        for split in _splits(p, chip.cores.count):
+            yield from _tiles(p, chip, split)
+
+    @staticmethod
+    def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
+        """max over the pipes of the largest block, plus what cannot overlap."""
+        return _estimate(problem(args), chip, tiling)
+
+    @staticmethod
+    def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
+        """Traffic by the loop nest; classes by (batches, rows, columns)."""
+        p = problem(args)
+        block_dim = tiling["bb"] * tiling["bm"] * tiling["bn"]
+        shares = [share(p, tiling, b) for b in range(block_dim)]
+        out_es = p.spec.out.itemsize
+        a_total = b_total = c_total = bias_reads = 0
+        for s in shares:
+            reads_a, reads_b = _reads(p, tiling, s)
+            a_total += s.batches * reads_a * _moved_a(p, s.m)
+            b_total += s.batches * reads_b * _moved_b(p, s.n)
+            c_total += s.batches * p.out.moved(s.m, s.n, out_es)
+            bias_reads += s.batches * blocks(s.m, tiling["m0"] * 16) * s.n
+        out = len(args.inputs)
+        traffic = {
+            0: Traffic(p.a.unique, a_total),
+            1: Traffic(p.b.unique, b_total),
+            out: Traffic(c_total, c_total),
+        }
+        extra = ep.epilogue_bytes(args, p.spec.bias, c_total, bias_reads)
+        traffic.update({i: Traffic(*v) for i, v in extra.items()})
+        keys = [(s.batches, s.m, s.n) for s in shares]
+        return Plan(tiling, block_dim, traffic, group_blocks(keys))
+
+    @staticmethod
+    def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
+        """See the module's text."""
+        p = problem(args)
+        return _Body(k, p, tiling, share(p, tiling, block)).run()
+
+
+def _reads(p: Problem, t: Tiling, s: Share) -> tuple[int, int]:
+    """How often a block loads its part of A and of B, per batch."""
+    m_tiles, n_tiles = blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
+    return (
+        1 if t["resident"] == 1 else n_tiles,
+        1 if t["resident"] == 2 else m_tiles,
+    )
+
+
+def _moved_a(p: Problem, m: int) -> int:
+    return p.a.moved(p.k, m) if p.trans_a else p.a.moved(m, p.k)
+
+
+def _moved_b(p: Problem, n: int) -> int:
+    return p.b.moved(n, p.k) if p.trans_b else p.b.moved(p.k, n)
+
+
+def _splits(p: Problem, cores: int) -> list[tuple[int, int, int]]:
+    """The most promising (bb, bm, bn), by largest share first, then by traffic."""
+    found: dict[tuple[int, int, int], tuple[float, float]] = {}
+    for bb in _factors(min(p.batch, cores)):
+        for bm in range(1, min(cores // bb, p.m1) + 1):
+            bn = min(cores // bb // bm, p.n1)
+            nb, mc, nc = blocks(p.batch, bb), blocks(p.m1, bm), blocks(p.n1, bn)
+            split = (blocks(p.batch, nb), blocks(p.m1, mc), blocks(p.n1, nc))
+            found[split] = (nb * mc * nc, nb * (mc + nc))
+    best = min(v[0] for v in found.values())
+    ranked = sorted(found, key=lambda s: (round(found[s][0] / best, 1), found[s][1]))
+    return ranked[:6]
+
+
+def _factors(n: int) -> list[int]:
+    """Block counts worth trying for a batch: all of it, or none."""
+    return sorted({1, n})
+
+
+def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[Tiling]:
+    bb, bm, bn = split
+    mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
+    es = p.a.itemsize
+    half_a, half_b = chip.core.l0a.size // 2 // (256 * es), chip.core.l0b.size // 2 // (256 * es)
+    l1 = (chip.core.l1.size - 2048) // (256 * es)
+    l0c = chip.core.l0c.size // 1024
+    for m0 in _sizes(mc):
+        for n0 in _sizes(nc):
+            k0 = min(half_a // m0, half_b // n0, p.k1)
+            if k0 < 1 or m0 * n0 > l0c or not _fits_ub(p, chip, m0, n0):
+                continue
+            for resident in (0, 1, 2):
+                panel = 0 if resident == 0 else (m0 if resident == 1 else n0) * p.k1
+                moving = (m0 + n0) if resident == 0 else (n0 if resident == 1 else m0)
+                room = (l1 - panel) // (2 * moving)
+                if room < k0:
+                    continue
+                for want in {k0, 16 // k0 * k0 or k0}:
+                    k1 = min(p.k1, room // k0 * k0, want)
+                    yield {
+                        "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
+                        "k0": k0, "k1": k1, "resident": resident,
+                    }
+
+
+def _fits_ub(p: Problem, chip: ChipSpec, m0: int, n0: int) -> bool:
+    if chip.core.fixp is not None:
+        return True
+    return ep.strip_blocks(p.spec, chip, m0, n0) > 0
+
+
+def _sizes(n: int) -> list[int]:
+    """Tile sides worth trying for n blocks: powers of two, exact divisors, n itself; at most 16."""
+    sizes = {s for s in (1, 2, 4, 8, 16) if s <= n}
+    if n <= 16:
+        sizes.add(n)
+    divisors = [d for d in range(16, 2, -1) if n % d == 0]
+    sizes.update(divisors[:2])
+    return sorted(sizes, reverse=True)[:5]
+
+
+def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
+    core = chip.core
+    s = share(p, t, 0)
+    mc, nc, es = blocks(s.m), blocks(s.n), p.a.itemsize
+    m_tiles, n_tiles = blocks(mc, t["m0"]), blocks(nc, t["n0"])
+    k_steps = blocks(p.k1, t["k0"])
+    mmads = m_tiles * n_tiles * k_steps
+    step = 16 / core.cube.k[p.a.spec.dtype.value]
+    cube = mc * nc * p.k1 * step + mmads * core.cube.head
+    mte1 = 2 * core.mte1.head * mmads + p.k1 * 256 * es * (
+        mc * n_tiles / core.mte1.l0a_rate + nc * m_tiles / core.mte1.l0b_rate
+    )
+    reads_a, reads_b = _reads(p, t, s)
+    chunks = blocks(p.k1, t["k1"])
+    block_dim = t["bb"] * t["bm"] * t["bn"]
+    rate = min(core.mte2.rate, chip.l2_rate / block_dim)
+    mte2 = 0.0
+    for side, extent, reads, trans in (
+        (p.a, s.m, reads_a, p.trans_a), (p.b, s.n, reads_b, not p.trans_b),
+    ):
+        resident = t["resident"] == (1 if side is p.a else 2)
+        parts = 1 if resident else chunks
+        width = p.k if resident else min(p.k, t["k1"] * 16)
+        nd2nz = core.fixp is not None
+        pieces = side.bursts(width, extent, nd2nz) if trans else side.bursts(extent, width, nd2nz)
+        nbytes = side.moved(p.k, extent) if trans else side.moved(extent, p.k)
+        mte2 += reads * max(nbytes / rate, parts * pieces * core.mte2.burst)
+        tiles = m_tiles if side is p.a else n_tiles
+        mte2 += tiles * reads * parts * core.mte2.head
+    out_bytes = p.out.moved(s.m, s.n, p.spec.out.itemsize)
+    elements = mc * nc * 256
+    if core.fixp is not None:
+        drain = out_bytes / core.fixp.rate
+    else:
+        drain = max(
+            ep.vector_epilogue_cycles(p.spec, chip, elements), out_bytes / core.mte3.rate
+        )
+    unique = p.a.unique + p.b.unique + p.batch * p.m * p.n * p.spec.out.itemsize
+    body = s.batches * max(cube, mte1, mte2, drain)
+    last = drain / (m_tiles * n_tiles)
+    single = 2 * t["m0"] * t["n0"] * 1024 > core.l0c.size
+    exposed = s.batches * drain if single and core.fixp is not None else last
+    fill = (t["m0"] + t["n0"]) * t["k1"] * 256 * es / rate
+    overhead = chip.cycles(chip.scheduler.per_block) * block_dim
+    return max(body, unique / chip.hbm_rate) + exposed + fill + overhead
+
+
+class _Body:
+    """The program of one block."""
+
+    def __init__(self, k: Kernel, p: Problem, t: Tiling, s: Share) -> None:
+        self.k, self.p, self.t, self.s = k, p, t, s
+        fractal = 256 * p.a.itemsize
+        m0, n0, k0, k1 = t["m0"], t["n0"], t["k0"], t["k1"]
+        self.panel: Queue | None = None
+        if t["resident"] == 0:
+            self.l1 = k.queue(
+                "L1", m0 * k1 * fractal, 2, Pipe.MTE2, Pipe.MTE1, ("L1", n0 * k1 * fractal)
+            )
+        else:
+            side, other = (m0, n0) if t["resident"] == 1 else (n0, m0)
+            self.panel = k.queue("L1", side * p.k1 * fractal, 1, Pipe.MTE2, Pipe.MTE1)
+            self.l1 = k.queue("L1", other * k1 * fractal, 2, Pipe.MTE2, Pipe.MTE1)
+        self.l0 = k.queue(
+            "L0A", m0 * k0 * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * k0 * fractal)
+        )
+        self.out = ep.CubeOutput(k, p.spec, p.out, m0, n0)
+
+    def run(self) -> Iterator[Instr]:
+        """All tiles of the share; the resident operand's loop is outermost."""
+        k, t, s = self.k, self.t, self.s
+        m_tiles, n_tiles = blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
+        outer, inner = (n_tiles, m_tiles) if t["resident"] == 2 else (m_tiles, n_tiles)
+        for b in k.loop(s.batches):
+            for i in k.loop(outer):
+                if self.panel is not None:
+                    yield from self._load_panel(s.batch0 + b, i)
+                for j in k.loop(inner):
+                    mi, ni = (j, i) if t["resident"] == 2 else (i, j)
+                    yield from self._tile(s.batch0 + b, mi, ni)
+                if self.panel is not None:
+                    yield self.panel.free()
+
+    def _rows(self, mi: int) -> tuple[int, int]:
+        """First row and row count of m tile mi."""
+        size = self.t["m0"] * 16
+        return self.s.m0 + mi * size, min(size, self.s.m - mi * size)
+
+    def _cols(self, ni: int) -> tuple[int, int]:
+        size = self.t["n0"] * 16
+        return self.s.n0 + ni * size, min(size, self.s.n - ni * size)
+
+    def _load_a(self, alloc, batch: int, mi: int, k0: int, kn: int) -> Instr:  # type: ignore[no-untyped-def]
+        m0, m = self._rows(mi)
+        if self.p.trans_a:
+            return self.p.a.load(self.k, alloc, batch, k0, kn, m0, m)
+        return self.p.a.load(self.k, alloc, batch, m0, m, k0, kn)
+
+    def _load_b(self, alloc, batch: int, ni: int, k0: int, kn: int) -> Instr:  # type: ignore[no-untyped-def]
+        n0, n = self._cols(ni)
+        if self.p.trans_b:
+            return self.p.b.load(self.k, alloc, batch, n0, n, k0, kn)
+        return self.p.b.load(self.k, alloc, batch, k0, kn, n0, n)
+
+    def _load_panel(self, batch: int, i: int) -> Iterator[Instr]:
+        assert self.panel is not None
+        alloc = yield from self.panel.alloc()
+        load = self._load_a if self.t["resident"] == 1 else self._load_b
+        yield load(alloc, batch, i, 0, self.p.k)
+        yield self.panel.enque()
+        yield self.panel.deque()
+
+    def _tile(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
+        k, p, t = self.k, self.p, self.t
+        (row0, rows), (col0, cols) = self._rows(mi), self._cols(ni)
+        m_b, n_b = blocks(rows), blocks(cols)
+        c_alloc = yield from self.out.queue.alloc()
+        c = c_alloc.region((n_b, m_b, 16, 16), ep.F32)
+        chunk = t["k1"] * 16
+        first = True
+        for kc in k.loop(blocks(p.k1, t["k1"])):
+            k_start = kc * chunk
+            k_len = min(chunk, p.k - k_start)
+            yield from self._load_chunk(batch, mi, ni, k_start, k_len)
+            yield self.l1.deque()
+            kb = blocks(k_len)
+            for ks in k.loop(blocks(kb, t["k0"])):
+                lo = ks * t["k0"]
+                width = min(t["k0"], kb - lo)
+                yield from self._step(c, m_b, n_b, k_start // 16, kb, lo, width, first)
+                first = False
+            yield self.l1.free()
+        yield self.out.queue.enque()
+        span = ep.TileSpan(batch, row0, rows, m_b * 16)
+        yield from self.out.drain(col0 // 16, n_b, p.n, span)
+
+    def _load_chunk(
+        self, batch: int, mi: int, ni: int, k_start: int, k_len: int
+    ) -> Iterator[Instr]:
+        alloc = yield from self.l1.alloc()
+        if self.t["resident"] == 0:
+            yield self._load_a(alloc, batch, mi, k_start, k_len)
+            yield self._load_b(self.l1.back_partner, batch, ni, k_start, k_len)
+        elif self.t["resident"] == 1:
+            yield self._load_b(alloc, batch, ni, k_start, k_len)
+        else:
+            yield self._load_a(alloc, batch, mi, k_start, k_len)
+        yield self.l1.enque()
+
+    def _step(
+        self, c: Region, m_b: int, n_b: int, k_first: int, kb: int, lo: int, width: int,
+        first: bool,
+    ) -> Iterator[Instr]:
+        """One k step: L1 → L0A, L0B, mmad. lo: block within the chunk; k_first: chunk's start."""
+        k, dtype = self.k, self.p.a.spec.dtype.np
+        resident = self.t["resident"]
+        l0a = yield from self.l0.alloc()
+        l0b = self.l0.back_partner
+        a_src, b_src = self.l1.front, self.l1.front
+        a_kb = b_kb = kb
+        a_lo = b_lo = lo
+        if resident == 0:
+            b_src = self.l1.front_partner
+        elif resident == 1:
+            assert self.panel is not None
+            a_src, a_kb, a_lo = self.panel.front, self.p.k1, k_first + lo
+        else:
+            assert self.panel is not None
+            b_src, b_kb, b_lo = self.panel.front, self.p.k1, k_first + lo
+        a = l0a.region((m_b, width, 16, 16), dtype)
+        b = l0b.region((width, n_b, 16, 16), dtype)
+        if self.p.trans_a:  # L1 (M1, K1, 16k, 16m) → (M1, K1, 16m, 16k)
+            src = a_src.region((m_b, a_kb, 16, 16), dtype)[:, a_lo : a_lo + width]
+            src = src.permute(0, 1, 3, 2)
+        else:  # L1 (K1, M1, 16m, 16k)
+            src = a_src.region((a_kb, m_b, 16, 16), dtype)[a_lo : a_lo + width]
+            src = src.permute(1, 0, 2, 3)
+        yield k.load_l0(a, src)
+        if self.p.trans_b:  # L1 (K1, N1, 16n, 16k)
+            src = b_src.region((b_kb, n_b, 16, 16), dtype)[b_lo : b_lo + width]
+        else:  # L1 (N1, K1, 16k, 16n) → (K1, N1, 16n, 16k)
+            src = b_src.region((n_b, b_kb, 16, 16), dtype)[:, b_lo : b_lo + width]
+            src = src.permute(1, 0, 3, 2)
+        yield k.load_l0(b, src)
+        yield self.l0.enque()
+        yield self.l0.deque()
+        yield k.mmad(c, a, b, accumulate=not first)
+        yield self.l0.free()

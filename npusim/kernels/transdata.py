@@ -1,0 +1,121 @@
+"""TransData: ND ↔ NC1HWC0 (16×N transposes in UB) and ND ↔ FRACTAL_NZ (32 B blocks moved)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from npusim.chip.spec import ChipSpec
+from npusim.ir import Layout
+from npusim.kernels import strided
+from npusim.kernels.lang import Kernel, TileKernel
+from npusim.kernels.strided import Job, job
+from npusim.program.isa import Instr
+from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
+from npusim.program.region import GM, Region
+
+
+def _region(args: KernelArgs, index: int) -> Region:
+    spec = args.operands[index]
+    return Region.dense(GM, index, 0, spec.storage_shape, spec.dtype.np)
+
+
+def _blocked(x: Region, axis: int, block: int) -> list[tuple[int, int, Region]]:
+    """An ND axis of n elements as (blocks, block): the whole blocks, then the ragged one.
+
+    Returns (first block, elements of the last axis that exist, region) of each part.
+    """
+    n = x.shape[axis]
+    full = n // block
+    before = (slice(None),) * axis
+    out = []
+    if full:
+        whole = x[(*before, slice(0, full * block))].split(axis, block)
+        out.append((0, block, whole))
+    if n % block:
+        tail = x[(*before, slice(full * block, n))].expand(axis)
+        out.append((full, n % block, tail))
+    return out
+
+
+def _swap_channels(nd: Region, blocked: Region, to_blocked: bool) -> list[Job]:
+    """(N, C, HW) against (N, C1, HW, C0)."""
+    n, c1, h, w, c0 = blocked.shape
+    flat = Region.dense(GM, nd.operand, 0, (*nd.shape[:2], h * w), nd.dtype)
+    packed = Region.dense(GM, blocked.operand, 0, (n, c1, h * w, c0), blocked.dtype)
+    jobs = []
+    for first, channels, part in _blocked(flat, 1, c0):  # part: (N, blocks, c, HW)
+        at = packed[:, first : first + part.shape[1]]
+        if to_blocked:
+            jobs += job(at, part.permute(0, 1, 3, 2))
+        else:
+            jobs += job(part, at[:, :, :, :channels].permute(0, 1, 3, 2))
+    return jobs
+
+
+def _move_fractals(nd: Region, nz: Region, to_blocked: bool) -> list[Job]:
+    """(B, M, N) against (B, N1, M1·16, N0)."""
+    *_, n1, m1, m0, n0 = nz.shape
+    m, n = nd.shape[-2:]
+    batch = nd.size // (m * n) if m * n else 0
+    flat = Region.dense(GM, nd.operand, 0, (batch, m, n), nd.dtype)
+    columns = Region.dense(GM, nz.operand, 0, (batch, n1, m1 * m0, n0), nz.dtype)
+    jobs = []
+    for first, width, part in _blocked(flat, 2, n0):  # part: (B, M, blocks, n)
+        at = columns[:, first : first + part.shape[2]].permute(0, 2, 1, 3)
+        if to_blocked:
+            jobs += job(at, part)
+        else:
+            jobs += job(part, at[:, :m, :, :width])
+    return jobs
+
+
+@lru_cache(maxsize=256)
+def _jobs(args: KernelArgs) -> tuple[Job, ...]:
+    source, target = args.operands
+    to_blocked = source.layout is Layout.ND
+    nd, other = (0, 1) if to_blocked else (1, 0)
+    layout = args.operands[other].layout
+    build = _swap_channels if layout is Layout.NC1HWC0 else _move_fractals
+    return tuple(build(_region(args, nd), _region(args, other), to_blocked))
+
+
+@kernel("TransData")
+class TransData(TileKernel):
+    """Change of layout; padding of the blocked layouts is written as zeros."""
+
+    core_type = "AIV"
+
+    @staticmethod
+    def refuse(args: KernelArgs, chip: ChipSpec) -> str:
+        """Only between ND and one blocked layout."""
+        source, target = args.operands
+        layouts = {source.layout, target.layout}
+        if source.shape != target.shape or source.dtype != target.dtype:
+            return "TransData changes neither shape nor type"
+        if layouts not in ({Layout.ND, Layout.NC1HWC0}, {Layout.ND, Layout.FRACTAL_NZ}):
+            return f"TransData from {source.layout.value} to {target.layout.value}"
+        if source.dtype.size > 4:
+            return f"TransData of {source.dtype.value}"
+        return ""
+
+    @staticmethod
+    def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
+        """Tile sizes."""
+        return strided.tilings(_jobs(args), chip)
+
+    @staticmethod
+    def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
+        """Cycles of the busiest block."""
+        return strided.estimate(_jobs(args), chip, tiling)
+
+    @staticmethod
+    def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
+        """Tiles dealt to blocks."""
+        return strided.plan(_jobs(args), args, chip, tiling)
+
+    @staticmethod
+    def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
+        """The block's tiles."""
+        return strided.body(k, _jobs(args), tiling, block)
+

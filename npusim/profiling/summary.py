@@ -1,0 +1,132 @@
+"""What a run's Timeline and check say, summed up as plain data for the reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from npusim.api import RunResult, TensorCheck
+from npusim.timeline import PIPES, OpRecord, Timeline
+
+MIN_COSINE = 0.999  #: of an output with its reference, in fp16 and bf16
+MAX_REL_ERR = 1e-4  #: of an output against its reference, in fp32
+
+
+@dataclass(frozen=True)
+class PipeUse:
+    """One kind of pipe over the whole run, as shares of the run's time.
+
+    Attributes:
+        busy: share of the time it works, on the slowest core of each task (the mean over the
+            streams, where there are several).
+        stalled: share of the time it holds an instruction that cannot start.
+        reason, reason_share: what it waits for most, and for how long.
+    """
+
+    pipe: str
+    busy: float
+    stalled: float
+    reason: str
+    reason_share: float
+
+
+@dataclass(frozen=True)
+class TypeUse:
+    """All tasks of one operator type together; `share` of the run's time, `bound` of most of it."""
+
+    op_type: str
+    count: int
+    cycles: int
+    share: float
+    flops: int
+    bytes_hbm: int
+    bound: str
+
+
+def share(part: float, whole: float) -> float:
+    """`part / whole`; 0 of nothing is 0."""
+    return part / whole if whole else 0.0
+
+
+def slowest(timeline: Timeline, count: int) -> list[OpRecord]:
+    """The `count` longest tasks, longest first; the earlier first among equals."""
+    return sorted(timeline.ops, key=lambda op: (-op.cycles, op.start))[:count]
+
+
+def pipe_use(timeline: Timeline) -> list[PipeUse]:
+    """Each pipe that the run uses, in the order of `PIPES`."""
+    streams = len({op.stream for op in timeline.ops})
+    elapsed = timeline.total_cycles * streams
+    rows = []
+    for pipe in PIPES:
+        times = [op.pipes[pipe] for op in timeline.ops if pipe in op.pipes]
+        if not times:
+            continue
+        reasons: Counter[str] = Counter()
+        for time in times:
+            reasons.update(time.stalls)
+        reason, cycles = max(reasons.items(), key=lambda item: item[1], default=("", 0))
+        rows.append(
+            PipeUse(
+                pipe,
+                share(sum(time.busy for time in times), elapsed),
+                share(reasons.total(), elapsed),
+                reason if cycles else "",
+                share(cycles, elapsed),
+            )
+        )
+    return rows
+
+
+def type_use(timeline: Timeline) -> list[TypeUse]:
+    """One row per operator type, the most time first."""
+    groups: dict[str, list[OpRecord]] = {}
+    for op in timeline.ops:
+        groups.setdefault(op.op_type, []).append(op)
+    rows = [
+        TypeUse(
+            op_type,
+            len(ops),
+            cycles := sum(op.cycles for op in ops),
+            share(cycles, timeline.total_cycles),
+            sum(op.flops for op in ops),
+            sum(op.bytes_hbm for op in ops),
+            next(iter(bound_use(ops))),
+        )
+        for op_type, ops in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.cycles)
+
+
+def bound_use(ops: Iterable[OpRecord]) -> dict[str, float]:
+    """Bound → its share of the tasks' time, the largest first."""
+    cycles: Counter[str] = Counter()
+    for op in ops:
+        cycles[op.bound] += op.cycles
+    return {bound: share(n, cycles.total()) for bound, n in cycles.most_common()}
+
+
+def within_limits(check: TensorCheck, precision: str) -> bool:
+    """True when a tensor is as near its reference as its precision promises (NaN never is)."""
+    if precision == "fp32":
+        return check.max_rel_err <= MAX_REL_ERR
+    return check.cosine >= MIN_COSINE
+
+
+def limit_text(precision: str) -> str:
+    """The limit of `within_limits` in words."""
+    if precision == "fp32":
+        return f"relative error at most {MAX_REL_ERR:g}"
+    return f"cosine at least {MIN_COSINE:g}"
+
+
+def failed_outputs(result: RunResult) -> list[str]:
+    """Outputs that the check refuses, or did not compare; [] when no check was asked for."""
+    if not result.check:
+        return []
+    return [
+        name
+        for name in result.outputs
+        if name not in result.check or not within_limits(result.check[name], result.precision)
+    ]

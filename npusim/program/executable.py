@@ -1,0 +1,142 @@
+"""`Executable`: which tasks, where in memory, on which stream. The second waist.
+
+Plain data: it can be printed, compared and saved. It names kernels, never holds code; numbers of
+constants stay lazy until the machine loads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from npusim.errors import GraphError
+from npusim.ir import Constant, DType, Layout, Node
+from npusim.ir.layout import storage_bytes, storage_shape
+from npusim.program.kernel import KernelArgs, Plan
+
+GM_ALIGN = 512  #: device addresses are multiples of this (best GM access: 512 B)
+
+
+class TaskKind(str, Enum):
+    """What runs a task."""
+
+    AI_CORE = "AI_CORE"
+    AI_CPU = "AI_CPU"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in device memory: `address` is a byte offset in the arena."""
+
+    name: str
+    address: int
+    shape: tuple[int, ...]
+    dtype: DType
+    layout: Layout = Layout.ND
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes, layout padding included."""
+        return storage_bytes(self.shape, self.layout, self.dtype)
+
+    @property
+    def storage_shape(self) -> tuple[int, ...]:
+        """Shape of the array in the arena."""
+        return storage_shape(self.shape, self.layout, self.dtype)
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A kernel launch: kernel by name, what it computes, how it is tiled."""
+
+    kernel: str
+    args: KernelArgs
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Task:
+    """One entry of a stream.
+
+    Attributes:
+        node: the operator, for numpy semantics (its inputs/outputs name buffers).
+        inputs, outputs: buffer names, '' for absent inputs, in the node's order.
+        call: the kernel launch (None on the AI CPU).
+        flops: 2 × MACs + vector operations of the operator.
+        compute_dtype: element type that decides the peak of the roofline.
+        uses_cube: the work is matrix work that the cube does.
+    """
+
+    name: str
+    op_type: str
+    kind: TaskKind
+    stream: int
+    node: Node
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    call: KernelCall | None
+    flops: int
+    compute_dtype: DType
+    uses_cube: bool
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Sizes of device memory, in bytes."""
+
+    arena_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    peak_bytes: int
+
+
+@dataclass
+class Executable:
+    """A compiled model.
+
+    Attributes:
+        tasks: in submission order.
+        buffers: every tensor in device memory by name.
+        constants: buffer name → its value (packed to the buffer's layout and type on load).
+        inputs, outputs: graph interface, as buffer names with logical shapes.
+        notes: what the compiler wants the user to know (AI CPU fallbacks, refused fusions …).
+    """
+
+    name: str
+    chip: str
+    precision: str
+    tasks: list[Task]
+    buffers: dict[str, Buffer]
+    constants: dict[str, Constant]
+    inputs: list[str]
+    outputs: list[str]
+    memory: MemoryPlan
+    notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return (
+            f"Executable({self.name!r} for {self.chip}, {self.precision}, {len(self.tasks)} tasks, "
+            f"{self.memory.peak_bytes / 1e6:.1f} MB)"
+        )
+
+
+def verify_executable(exe: Executable) -> Executable:
+    """Check the executable's own rules and return it.
+
+    Raises:
+        GraphError: a task names an unknown buffer, or a buffer lies outside the arena.
+    """
+    for task in exe.tasks:
+        for name in (*task.inputs, *task.outputs):
+            if name and name not in exe.buffers:
+                raise GraphError(
+                    f"task {task.name!r} names buffer {name!r}", "planned buffers", "plan it"
+                )
+    for b in exe.buffers.values():
+        if b.address % GM_ALIGN or b.address + b.nbytes > exe.memory.arena_bytes:
+            raise GraphError(
+                f"buffer {b.name!r} at {b.address} of {b.nbytes} B",
+                f"{GM_ALIGN} B aligned addresses within {exe.memory.arena_bytes} B",
+                "correct the memory plan",
+            )
+    return exe

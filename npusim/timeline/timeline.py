@@ -1,0 +1,145 @@
+"""`Timeline`: when each thing happened. The third waist: plain data for every report.
+
+Times are whole cycles of the chip's core clock; properties give microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PIPES = ("cube", "vector", "scalar", "mte1", "mte2", "mte3", "fixp")
+#: What can bound an operator.
+BOUNDS = (*PIPES, "L2", "HBM", "launch", "aicpu")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named interval on a track (a core's pipe, a stream), in cycles."""
+
+    track: str
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class PipeTime:
+    """Cycles of one pipe, averaged over the cores that ran the task's blocks.
+
+    busy + sum(stalls) + idle = the kernel's cycles, on the slowest class of cores.
+    """
+
+    busy: int
+    idle: int
+    stalls: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OpRecord:
+    """One task on the timeline.
+
+    Attributes:
+        start, end: cycles, launch overhead included; launch: cycles of overhead in them.
+        pipes: pipe name → its time on the slowest class of cores (empty on the AI CPU).
+        bytes_hbm, bytes_l2: bytes moved by all cores (every GM byte passes L2).
+        bound: the resource with the largest share of the duration; bound_share: that share.
+        roofline: cycles below which no schedule on this chip can do the same work and traffic.
+        limits: resource → share of the duration, for every candidate bound.
+        spans: pipe intervals of a representative core, when they were asked for.
+        replayed: True when the timing was taken from an identical launch before.
+    """
+
+    name: str
+    op_type: str
+    kernel: str
+    core_type: str
+    block_dim: int
+    stream: int
+    start: int
+    end: int
+    launch: int
+    pipes: dict[str, PipeTime]
+    bytes_hbm: int
+    bytes_l2: int
+    flops: int
+    bound: str
+    bound_share: float
+    roofline: int
+    limits: dict[str, float]
+    spans: tuple[Span, ...] = ()
+    replayed: bool = False
+
+    @property
+    def cycles(self) -> int:
+        """Duration in cycles."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Device memory of the run, in bytes."""
+
+    peak_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+
+
+@dataclass(frozen=True)
+class SimulatorSpeed:
+    """The simulator's own speed."""
+
+    wall_s: float
+    events: int
+
+    @property
+    def events_per_s(self) -> float:
+        """Engine events per wall second."""
+        return self.events / self.wall_s if self.wall_s > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All of a run's tasks, in order of start.
+
+    Attributes:
+        clock: Hz, to turn cycles into seconds.
+        total_cycles: from the first launch to the last completion.
+    """
+
+    chip: str
+    clock: float
+    ops: tuple[OpRecord, ...]
+    total_cycles: int
+
+    def us(self, cycles: float) -> float:
+        """Cycles in microseconds."""
+        return cycles / self.clock * 1e6
+
+    @property
+    def total_us(self) -> float:
+        """Duration in microseconds."""
+        return self.us(self.total_cycles)
+
+    def to_frame(self) -> list[dict[str, object]]:
+        """One flat row per op (for pandas.DataFrame or csv), times in µs."""
+        return [
+            {
+                "name": o.name,
+                "op_type": o.op_type,
+                "kernel": o.kernel,
+                "block_dim": o.block_dim,
+                "start_us": self.us(o.start),
+                "duration_us": self.us(o.cycles),
+                "bound": o.bound,
+                "bound_share": o.bound_share,
+                "roofline_us": self.us(o.roofline),
+                "flops": o.flops,
+                "bytes_hbm": o.bytes_hbm,
+                "bytes_l2": o.bytes_l2,
+                **{f"{p}_us": self.us(t.busy) for p, t in o.pipes.items()},
+            }
+            for o in self.ops
+        ]
+
+    def __repr__(self) -> str:
+        return f"Timeline({self.chip}, {len(self.ops)} ops, {self.total_us:.1f} µs)"

@@ -1,0 +1,61 @@
+"""TransData is `ir.layout.pack` and `unpack`, byte for byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launching import CHIPS, execute, random_array
+
+import npusim.kernels.transdata  # noqa: F401
+from npusim.ir import DType, Layout, Node, TensorType
+from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
+
+NODE = Node("t", "TransData", ("x",), ("y",))
+
+
+def both_ways(chip: str, shape: tuple[int, ...], dtype: str, layout: Layout, seed: int) -> None:
+    x = random_array(np.random.default_rng(seed), shape, dtype)
+    kind = [TensorType(shape, DType(dtype))]
+    for layouts in ([Layout.ND, layout], [layout, Layout.ND]):
+        (y,), _ = execute(CHIPS[chip], "TransData", NODE, [x], kind, layouts, {})
+        np.testing.assert_array_equal(y, x)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["toy", "ascend910a", "ascend910b2"]),
+    st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12)),
+    st.sampled_from(["float16", "float32", "int8"]),
+    st.integers(0, 99),
+)
+def test_channels(chip: str, shape: tuple[int, ...], dtype: str, seed: int) -> None:
+    both_ways(chip, shape, dtype, Layout.NC1HWC0, seed)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["toy", "ascend910a", "ascend910b2"]),
+    st.lists(st.integers(1, 3), max_size=2),
+    st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    st.sampled_from(["float16", "float32", "int8", "bfloat16"]),
+    st.integers(0, 99),
+)
+def test_fractals(
+    chip: str, batch: list[int], matrix: tuple[int, int], dtype: str, seed: int
+) -> None:
+    both_ways(chip, (*batch, *matrix), dtype, Layout.FRACTAL_NZ, seed)
+
+
+@pytest.mark.parametrize("layout", [Layout.NC1HWC0, Layout.FRACTAL_NZ])
+def test_large(layout: Layout) -> None:
+    shape = (2, 35, 60, 61) if layout is Layout.NC1HWC0 else (700, 403)
+    both_ways("ascend910a", shape, "float16", layout, 0)
+
+
+def test_refuses_two_blocked_layouts() -> None:
+    x = OperandSpec((1, 16, 4, 4), DType.FLOAT16, Layout.NC1HWC0)
+    y = OperandSpec((1, 16, 4, 4), DType.FLOAT16, Layout.FRACTAL_NZ)
+    chip = CHIPS["toy"]
+    assert get_kernel("TransData").refuse(KernelArgs("TransData", (x,), (y,)), chip)

@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parser().parse_args(argv)
         command: Callable[[argparse.Namespace], int] = args.command
-        return command(args)
+        code = command(args)
+        sys.stdout.flush()  # a reader that has gone shows here, not at the interpreter's end
+        return code
     except NpusimError as error:
         print(error, file=sys.stderr)
         return EXIT_ERROR
@@ -97,7 +99,7 @@ def _run(args: argparse.Namespace) -> int:
         print_quiet(result, console)
     else:
         print_report(result, console, top=args.top)
-    sys.stdout.flush()
+    sys.stdout.flush()  # whatever happens to the files
     write_results(
         result,
         traced=functools.cache(lambda: _with_spans(args, result, exe, chip)),
@@ -222,12 +224,12 @@ def _chip_show(args: argparse.Namespace) -> int:
 
     from npusim.chip import chip_rows, load_chip
 
-    rows = chip_rows(load_chip(args.name, args.set))
+    chip = load_chip(args.name, args.set)
     table = _table("key", "value", *(("grade", "source") if args.sources else ()))
-    for row in rows:
-        cells = row if args.sources else row[:2]
-        table.add_row(*(Text(cell) for cell in cells))
-    _console().print(table)
+    for row in chip_rows(chip):
+        if row.key not in ("name", "description"):
+            table.add_row(*map(Text, row if args.sources else row[:2]))
+    _console().print(Text(f"{chip.name}: {chip.description}\n"), table)
     return EXIT_OK
 
 
@@ -271,11 +273,15 @@ def _workloads(args: argparse.Namespace) -> int:
 
 def _ops(args: argparse.Namespace) -> int:
     """Every operator, with the kernel that runs it."""
+    import npusim.compiler
     from npusim.ops import operator_names
 
-    names = operator_names()
-    for name in names:
-        print(name)
+    kernel_of: Callable[[str], str] | None = getattr(npusim.compiler, "kernel_of", None)
+    table = _table("operator", *(("unit", "kernel") if kernel_of else ()))
+    for name in operator_names():
+        kernel = kernel_of(name) if kernel_of else ""
+        table.add_row(name, *(("AI Core" if kernel else "AI CPU", kernel) if kernel_of else ()))
+    _console().print(table)
     return EXIT_OK
 
 
@@ -318,7 +324,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="npusim", description="A cycle-approximate simulator of Ascend NPUs.")
+    parser = _Parser(
+        prog="npusim",
+        description="A cycle-approximate, functional simulator of Ascend NPUs.",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"npusim {npusim.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
@@ -336,6 +346,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     run = commands.add_parser(
         "run",
         usage="npusim run MODEL [options]",
+        allow_abbrev=False,
         help="compile, execute and time a model",
         description="Compile a model for a chip, execute it, time it, and report.",
     )

@@ -10,7 +10,6 @@ import numpy as np
 from npusim.errors import UnsupportedError
 from npusim.frontends.onnx_tensor import ELEMENT_NUMBERS
 from npusim.ir import Constant, DType, Graph, Layout, Node, Tensor
-from npusim.ops import get_operator
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -125,17 +124,8 @@ def _schemas(op_type: str) -> list[Any]:
 def _node(node: Node) -> NodeProto:
     from onnx import helper
 
-    defaults = get_operator(node.op_type, node.name).attrs
-    attrs = {
-        key: _attribute(key, value)
-        for key, value in node.attrs.items()
-        if value is not None and not _is_default(value, defaults.get(key))
-    }
+    attrs = {k: _attribute(k, v) for k, v in node.attrs.items() if v is not None}
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, **attrs)
-
-
-def _is_default(value: Any, default: Any) -> bool:
-    return not isinstance(value, np.ndarray) and value == default
 
 
 def _attribute(key: str, value: Any) -> Any:

@@ -74,6 +74,10 @@ def constant(proto: TensorProto, base: Path | None) -> Constant:
     """
     where = f"tensor {proto.name!r}"
     type_ = TensorType(tuple(proto.dims), element_type(proto.data_type, where))
+    if min(type_.shape, default=0) < 0:
+        raise ModelError(
+            f"{where} has shape {type_.shape}", "extents of 0 and more", "export the model again"
+        )
     if proto.data_location == _EXTERNAL:
         path, offset = _external(proto, type_, base)
         return Constant(type_, lambda: _read(path, offset, type_))
@@ -105,7 +109,14 @@ def _decode(proto: TensorProto, type_: TensorType) -> np.ndarray:
 def _external(proto: TensorProto, type_: TensorType, base: Path | None) -> tuple[Path, int]:
     """File and offset of external data, checked to be there."""
     entries = {e.key: e.value for e in proto.external_data}
-    path = (base or Path()) / entries.get("location", "")
+    location = Path(entries.get("location", ""))
+    if location.is_absolute() or ".." in location.parts:
+        raise ModelError(
+            f"tensor {proto.name!r} lies in {str(location)!r}, outside the model's directory",
+            "external data beside the model",
+            "save the model anew with its data beside it",
+        )
+    path = (base or Path()) / location
     offset = int(entries.get("offset", 0))
     need = offset + prod(type_.shape) * type_.dtype.size
     have = path.stat().st_size if path.is_file() else -1

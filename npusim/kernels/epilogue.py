@@ -279,16 +279,30 @@ def epilogue_bytes(
     return traffic
 
 
-def vector_epilogue_cycles(spec: EpilogueSpec, chip: ChipSpec, elements: int) -> float:
-    """Vector cycles of the epilogue over `elements`, to rank tilings."""
-    rate = chip.core.vector.l0c_rate
-    if rate is None:
-        return 0.0
-    cycles = elements * 4 / rate
-    if spec.on_vector:
-        passes = 1 + (spec.bias is not None)
-        passes += sum(2 if s.operand is not None else 1 for s in spec.steps)
-        cost = chip.core.vector.costs["binary"].b32 or 2.0
-        cycles += passes * elements / 64 * cost
-    return cycles
+def drain_cycles(
+    spec: EpilogueSpec,
+    chip: ChipSpec,
+    out_bytes: int,
+    share: tuple[int, int],
+    tile: tuple[int, int],
+) -> float:
+    """Cycles to drain a block's share (M, N blocks) in tiles, to rank tilings.
 
+    The slowest of the pipes that take part, with the fixed cost of every strip.
+    """
+    core = chip.core
+    tiles = -(-share[0] // tile[0]) * -(-share[1] // tile[1])
+    if core.fixp is not None:
+        return out_bytes / core.fixp.rate + tiles * (core.fixp.head + core.fixp.tail)
+    elements = share[0] * share[1] * 256
+    strips = tiles * -(-tile[1] // max(1, strip_blocks(spec, chip, tile[0], tile[1])))
+    assert core.vector.l0c_rate is not None
+    vector = elements * 4 / core.vector.l0c_rate
+    passes = 1
+    if spec.on_vector:
+        passes += 1 + 2 * (spec.bias is not None)
+        passes += sum(2 if s.operand is not None else 1 for s in spec.steps)
+        vector += (passes - 1) * elements / 64 * (core.vector.costs["binary"].b32 or 2.0)
+    vector += strips * passes * (core.vector.head + core.vector.tail)
+    store = out_bytes / core.mte3.rate + strips * core.mte3.head
+    return max(vector, store)

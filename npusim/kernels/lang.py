@@ -146,12 +146,14 @@ class Queue:
 class Loop:
     """A counted loop whose middle iterations cost the same; the machine may advance `index`."""
 
-    __slots__ = ("count", "index", "seen", "site")
+    __slots__ = ("count", "fresh", "index", "seen", "site", "start")
 
     def __init__(self, count: int, site: int) -> None:
         self.count = count
         self.index = 0
         self.site = site
+        self.fresh = True  #: just advanced
+        self.start = 0  #: instructions issued before the current iteration
         self.seen: dict[object, object] = {}
 
 
@@ -191,7 +193,7 @@ class Kernel:
         state = Loop(count, sys._getframe(1).f_lineno)
         self.loops.append(state)
         while state.index < count:
-            self.mark = True
+            self.mark = state.fresh = True
             yield state.index
             state.index += 1
         self.loops.pop()

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from typing import Protocol
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
@@ -72,6 +74,7 @@ class Problem:
         return blocks(self.k)
 
 
+@lru_cache(maxsize=256)
 def problem(args: KernelArgs) -> Problem:
     """The launch as a batched matrix product."""
     sa, sb = args.inputs[0], args.inputs[1]
@@ -118,7 +121,22 @@ class Share:
     n: int
 
 
-def share(p: Problem, t: Tiling, block: int) -> Share:
+class Extents(Protocol):
+    """What `share` needs of a problem: batch, M and N in elements and in blocks."""
+
+    @property
+    def batch(self) -> int: ...  # noqa: D102
+    @property
+    def m(self) -> int: ...  # noqa: D102
+    @property
+    def n(self) -> int: ...  # noqa: D102
+    @property
+    def m1(self) -> int: ...  # noqa: D102
+    @property
+    def n1(self) -> int: ...  # noqa: D102
+
+
+def share(p: Extents, t: Tiling, block: int) -> Share:
     """The part of block `block`."""
     bi, rest = divmod(block, t["bm"] * t["bn"])
     mi, ni = divmod(rest, t["bn"])
@@ -165,7 +183,7 @@ class MatMul(TileKernel):
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
         """Best block splits crossed with legal L0/L1 tiles."""
         p = problem(args)
-        for split in _splits(p, chip.cores.count):
+        for split in work_splits(p.batch, p.m1, p.n1, chip.cores.count):
             yield from _tiles(p, chip, split)
 
     @staticmethod
@@ -222,23 +240,27 @@ def _moved_b(p: Problem, n: int) -> int:
     return p.b.moved(n, p.k) if p.trans_b else p.b.moved(p.k, n)
 
 
-def _splits(p: Problem, cores: int) -> list[tuple[int, int, int]]:
-    """The most promising (bb, bm, bn), by largest share first, then by traffic."""
+def work_splits(batch: int, m1: int, n1: int, cores: int) -> list[tuple[int, int, int]]:
+    """The most promising (bb, bm, bn) for batch × m1 × n1 blocks of work.
+
+    Ranked by the largest share (in steps of a tenth), then by what a block must load.
+    """
     found: dict[tuple[int, int, int], tuple[float, float]] = {}
-    for bb in _factors(min(p.batch, cores)):
-        for bm in range(1, min(cores // bb, p.m1) + 1):
-            bn = min(cores // bb // bm, p.n1)
-            nb, mc, nc = blocks(p.batch, bb), blocks(p.m1, bm), blocks(p.n1, bn)
-            split = (blocks(p.batch, nb), blocks(p.m1, mc), blocks(p.n1, nc))
+    for bb in _factors(batch, cores):
+        for bm in range(1, min(cores // bb, m1) + 1):
+            bn = min(cores // bb // bm, n1)
+            nb, mc, nc = blocks(batch, bb), blocks(m1, bm), blocks(n1, bn)
+            split = (blocks(batch, nb), blocks(m1, mc), blocks(n1, nc))
             found[split] = (nb * mc * nc, nb * (mc + nc))
     best = min(v[0] for v in found.values())
     ranked = sorted(found, key=lambda s: (round(found[s][0] / best, 1), found[s][1]))
     return ranked[:6]
 
 
-def _factors(n: int) -> list[int]:
-    """Block counts worth trying for a batch: all of it, or none."""
-    return sorted({1, n})
+def _factors(batch: int, cores: int) -> list[int]:
+    """Block counts worth trying for a batch: exact divisors, and as many as there are cores."""
+    most = min(batch, cores)
+    return sorted({1, most, *(d for d in range(2, most + 1) if batch % d == 0)})
 
 
 def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[Tiling]:
@@ -248,8 +270,8 @@ def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[
     half_a, half_b = chip.core.l0a.size // 2 // (256 * es), chip.core.l0b.size // 2 // (256 * es)
     l1 = (chip.core.l1.size - 2048) // (256 * es)
     l0c = chip.core.l0c.size // 1024
-    for m0 in _sizes(mc):
-        for n0 in _sizes(nc):
+    for m0 in tile_sizes(mc):
+        for n0 in tile_sizes(nc):
             k0 = min(half_a // m0, half_b // n0, p.k1)
             if k0 < 1 or m0 * n0 > l0c or not _fits_ub(p, chip, m0, n0):
                 continue
@@ -273,7 +295,7 @@ def _fits_ub(p: Problem, chip: ChipSpec, m0: int, n0: int) -> bool:
     return ep.strip_blocks(p.spec, chip, m0, n0) > 0
 
 
-def _sizes(n: int) -> list[int]:
+def tile_sizes(n: int) -> list[int]:
     """Tile sides worth trying for n blocks: powers of two, exact divisors, n itself; at most 16."""
     sizes = {s for s in (1, 2, 4, 8, 16) if s <= n}
     if n <= 16:
@@ -313,15 +335,10 @@ def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
         tiles = m_tiles if side is p.a else n_tiles
         mte2 += tiles * reads * parts * core.mte2.head
     out_bytes = p.out.moved(s.m, s.n, p.spec.out.itemsize)
-    elements = mc * nc * 256
-    if core.fixp is not None:
-        drain = out_bytes / core.fixp.rate
-    else:
-        drain = max(
-            ep.vector_epilogue_cycles(p.spec, chip, elements), out_bytes / core.mte3.rate
-        )
+    drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
+    scalar = mmads * 12 * core.scalar.issue
     unique = p.a.unique + p.b.unique + p.batch * p.m * p.n * p.spec.out.itemsize
-    body = s.batches * max(cube, mte1, mte2, drain)
+    body = s.batches * max(cube, mte1, mte2, drain, scalar)
     last = drain / (m_tiles * n_tiles)
     single = 2 * t["m0"] * t["n0"] * 1024 > core.l0c.size
     exposed = s.batches * drain if single and core.fixp is not None else last

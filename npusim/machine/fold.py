@@ -64,16 +64,17 @@ def try_fold(board: Scoreboard, core: Core) -> int:
 
 
 def _signature(board: Scoreboard, base: int) -> tuple[object, ...]:
-    cores = tuple(_core_signature(c, base) for c in board.cores)
+    cores = tuple(_core_signature(c, base, board.now) for c in board.cores)
     starts = tuple(sorted((t - base, c, p) for t, _, c, p in board.heap))
     server = board.server
     flows = tuple((f.tag, round(f.remaining, 3)) for f in server.flows)
     return (cores, starts, server.time - base if flows else 0, flows)
 
 
-def _core_signature(c: Core, base: int) -> tuple[object, ...]:
-    # Times before the core's own issue point cannot delay anything it issues from now on.
-    floor = c.issue_at
+def _core_signature(c: Core, base: int, now: int) -> tuple[object, ...]:
+    # What is still open resolves after the last event (`now`), what is issued from here on
+    # arrives after the issue point: times before both cannot delay anything any more.
+    floor = min(c.issue_at, now)
     pipes = []
     for pipe in c.pipes:
         if not pipe.pops:
@@ -91,8 +92,9 @@ def _core_signature(c: Core, base: int) -> tuple[object, ...]:
         sorted((f, tuple(max(t, floor) - base for t in ts)) for f, ts in c.flags.items() if ts)
     )
     held = c.held.signature() if c.held is not None else None
-    sites = tuple(lp.site for lp in c.context.loops)
-    return (tuple(pipes), flags, held, sites, c.since_mark, c.finished, floor - base)
+    done = c.stats.instructions
+    place = tuple((lp.site, done - lp.start) for lp in c.context.loops)
+    return (tuple(pipes), flags, held, place, c.finished, c.issue_at - base)
 
 
 def _snapshot(c: Core) -> _CoreSnapshot:
@@ -152,12 +154,17 @@ def _skip(board: Scoreboard, before: _Snapshot, now: _Snapshot, periods: int) ->
     shift = (now.base - before.base) * periods
     for c, old, new in zip(board.cores, before.cores, now.cores, strict=True):
         moving = _moving_loop(old.loops, new.loops)
-        if moving is not None:
-            moving[0].index += moving[1] * periods
+        before_skip = c.stats.instructions
         _advance_stats(c, old, new, periods, shift)
+        for loop, _ in new.loops:
+            loop.start += c.stats.instructions - before_skip
+        if moving is not None:
+            loop = moving[0]
+            loop.index += moving[1] * periods
         _advance_times(c, shift)
     board.heap[:] = [(t + shift, q, c, p) for t, q, c, p in board.heap]
     board.server.time += shift
+    board.now += shift
 
 
 def _advance_stats(

@@ -56,6 +56,7 @@ def time_launch(
     engine: Engine = "fast",
     fold: bool = True,
     spans: bool = False,
+    coupled: bool = True,
 ) -> LaunchResult:
     """Time a launch; nothing is computed.
 
@@ -63,6 +64,9 @@ def time_launch(
         gm: what is in L2; default: nothing (cold).
         fold: let the fast engine skip repetitions of steady loops (never changes a cycle).
         spans: keep every instruction's interval (for traces; turns folding off).
+        coupled: simulate unequal classes of blocks together. False lets each class see the
+            memory as if all cores were like it: quicker, since a class alone repeats itself
+            and folds; the classes of one kernel differ by a ragged tile at most.
 
     Raises:
         DeadlockError: pipes wait for each other.
@@ -77,11 +81,20 @@ def time_launch(
         programs.append(program)
         weights.append(weight)
     if engine == "fast":
-        board = Scoreboard(chip, state, fold and not spans, spans)
-        for k, program, weight in zip(contexts, programs, weights, strict=True):
-            board.add_core(k, program, weight)
-        stats = board.run(name)
-        return _result(name, chip, plan, state, stats, board.events)
+        fold = fold and not spans
+        cores = list(zip(contexts, programs, weights, strict=True))
+        groups = [cores] if coupled else [[(k, p, plan.block_dim)] for k, p, _ in cores]
+        stats: list[CoreStats] = []
+        events = 0
+        for group in groups:
+            board = Scoreboard(chip, state, fold, spans)
+            for k, program, weight in group:
+                board.add_core(k, program, weight)
+            stats += board.run(name)
+            events += board.events
+        for s, weight in zip(stats, weights, strict=True):
+            s.weight = weight
+        return _result(name, chip, plan, state, stats, events)
     env = simpy.Environment()
     shared = SharedMemory(env, chip)
     models = [

@@ -43,7 +43,7 @@ class Core:
 
     __slots__ = (
         "context", "finished", "flags", "held", "index", "issue_at", "pipes", "program",
-        "since_mark", "stats", "waiters",
+        "stats", "waiters",
     )
 
     def __init__(self, index: int, context: Any, program: Iterator[Instr], weight: int) -> None:
@@ -57,7 +57,6 @@ class Core:
         self.issue_at = 0
         self.held: Instr | None = None  # issued, but its queue is full
         self.finished = False
-        self.since_mark = 0
 
 
 class Scoreboard:
@@ -75,6 +74,7 @@ class Scoreboard:
         self.cores: list[Core] = []
         self._fold = fold
         self._spans = keep_spans
+        self.now = 0  #: time of the last event
         self.events = 0
         self.folded = 0  #: iterations skipped
 
@@ -95,8 +95,10 @@ class Scoreboard:
             end = server.next_end()
             if heap and (end is None or heap[0][0] <= end):
                 time, _, c, p = heappop(heap)
+                self.now = time
                 self._start_flow(time, self.cores[c], p)
             elif end is not None:
+                self.now = end
                 for flow in server.pop_ended(end):
                     c, p = flow.tag  # type: ignore[misc]
                     self._end_flow(end, self.cores[c], p)
@@ -125,9 +127,11 @@ class Scoreboard:
                 if context.mark:
                     context.mark = False
                     if self._fold:
+                        for loop in context.loops:
+                            if loop.fresh:
+                                loop.fresh = False
+                                loop.start = stats.instructions
                         self.folded += try_fold(self, core)
-                    core.since_mark = 0
-                core.since_mark += 1
                 core.issue_at += ins.issue
                 stats.scalar_busy += ins.issue
                 stats.instructions += 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,14 @@ class Movement(Operator):
         return Work()
 
 
+def _arity(fn: Callable[..., Any], attrs: Mapping[str, Any]) -> tuple[int, int]:
+    """Fewest and most inputs that a semantics function takes."""
+    if isinstance(fn, np.ufunc):
+        return fn.nin, fn.nin
+    parameters = [p for p in signature(fn).parameters.values() if p.name not in attrs]
+    return sum(p.default is Parameter.empty for p in parameters), len(parameters)
+
+
 def elementwise(
     op_type: str,
     fn: Callable[..., np.ndarray],
@@ -95,9 +104,15 @@ def elementwise(
         dtype: element type of the result; that of the first input when None.
     """
 
+    required, most = _arity(fn, attrs or {})
+
     class Elementwise(Operator):
         @staticmethod
         def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+            given = len(x.types)
+            check(
+                required <= given <= most, f"{given} inputs", f"{required} to {most}", "repair it"
+            )
             (t,) = Operator.infer(x, attrs, 1)
             return [t if dtype is None else TensorType(t.shape, dtype)]
 

@@ -114,6 +114,7 @@ class _Scatter(Operator):
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        x.type(1), x.type(2)
         supported(
             attrs["reduction"] in _COMBINE,
             f"reduction {attrs['reduction']!r}",

@@ -6,7 +6,7 @@ import numpy as np
 
 from npusim.ir import DType, TensorType
 from npusim.ops.common import elementwise
-from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, operator
+from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, broadcast, operator
 
 elementwise("Not", np.logical_not, dtype=DType.BOOL)
 elementwise("And", np.logical_and, dtype=DType.BOOL)
@@ -31,8 +31,8 @@ class Where(Operator):
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
-        (t,) = Operator.infer(x, attrs, 1)
-        return [TensorType(t.shape, x.type(1).dtype)]
+        shape = broadcast(*(x.type(i).shape for i in range(3)))
+        return [TensorType(shape, x.type(1).dtype)]
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:

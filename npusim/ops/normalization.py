@@ -134,6 +134,7 @@ class GroupNormalization(_Normalization):
 
 def _check_broadcast(x: Inputs, operands: int) -> None:
     shape = x.type(0).shape
+    x.type(1)
     for i in range(1, 1 + operands):
         if x.has(i):
             given = x.type(i).shape

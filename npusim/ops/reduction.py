@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npusim.ir import DType, TensorType
-from npusim.ops.common import axes_of, axis_of, ints, static_ints
+from npusim.ops.common import axes_of, axis_of, check, ints, static_ints
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator, schema
 
 Axes = tuple[int, ...]
@@ -143,6 +143,7 @@ class CumSum(Operator):
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        check(x.type(1).size == 1, f"axis of shape {x.type(1).shape}", "one number")
         return [x.type(0)]
 
     @staticmethod

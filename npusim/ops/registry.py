@@ -15,7 +15,8 @@ An operator is a subclass of `Operator`, registered by the `@operator` decorator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
 from npusim.ir import DType, Node, TensorType
+from npusim.ops.half import to_fp16, to_fp32
 
 Attrs = Mapping[str, Any]
 Arrays = Sequence[Any]  #: numpy arrays, None where an optional input is absent
@@ -55,9 +57,18 @@ class Inputs:
     values: tuple[np.ndarray | None, ...]
 
     def type(self, i: int) -> TensorType:
-        """Type of input i, which must be present."""
-        t = self.types[i]
-        assert t is not None
+        """Type of input i, which must be present.
+
+        Raises:
+            GraphError: it is absent.
+        """
+        t = self.types[i] if i < len(self.types) else None
+        if t is None:
+            raise GraphError(
+                f"input {i} is absent ({len(self.types)} inputs given)",
+                "every input that the operator requires",
+                "repair the model, or export it again",
+            )
         return t
 
     def has(self, i: int) -> bool:
@@ -92,8 +103,8 @@ class Operator:
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         """Types of the outputs. Default: broadcast of all inputs, dtype of the first."""
-        present = [t for t in x.types if t is not None]
-        return [TensorType(broadcast(*(t.shape for t in present)), present[0].dtype)] * n_outputs
+        shape = broadcast(*(t.shape for t in x.types if t is not None))
+        return [TensorType(shape, x.type(0).dtype)] * n_outputs
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
@@ -201,8 +212,20 @@ def infer_node(
     op = get_operator(node.op_type, node.name)
     x = Inputs(tuple(types), tuple(values))
     merged = attributes(node)
+    with _naming(node):
+        found = op.infer(x, merged, len(node.outputs))
+        if len(found) != len(node.outputs):
+            raise UnsupportedError(
+                f"{len(node.outputs)} outputs", f"{len(found)}", "drop the outputs beyond these"
+            )
+    return found
+
+
+@contextmanager
+def _naming(node: Node) -> Iterator[None]:
+    """Errors of an operator's rules, with the node's name in front."""
     try:
-        return op.infer(x, merged, len(node.outputs))
+        yield
     except NpusimError as e:
         where = f"node {node.name!r} ({node.op_type}): "
         raise type(e)(where + e.what, e.allowed, e.fix) from None
@@ -210,9 +233,9 @@ def infer_node(
 
 def widen(a: np.ndarray | None) -> np.ndarray | None:
     """fp16/bf16 → fp32: numpy's own fp16 arithmetic is 30 times slower, and rounds twice."""
-    if a is not None and a.dtype.itemsize == 2 and DType.of(a.dtype).is_float:
-        return a.astype(np.float32)
-    return a
+    if a is None or a.dtype.itemsize != 2 or not DType.of(a.dtype).is_float:
+        return a
+    return to_fp32(a) if a.dtype == np.float16 else a.astype(np.float32)
 
 
 def compute_node(
@@ -226,7 +249,7 @@ def compute_node(
     wide = list(x) if op.moves_data else [widen(a) for a in x]
     n_epilogue = {s.operand for s in node.epilogue if s.operand is not None}
     main = [a for i, a in enumerate(wide) if i not in n_epilogue]
-    with np.errstate(all="ignore"):  # inf and nan are results, as on the chip
+    with _naming(node), np.errstate(all="ignore"):  # inf and nan are results, as on the chip
         results = op.compute(main, attributes(node), out)
         for step in node.epilogue:
             step_op = get_operator(step.op_type, node.name)
@@ -240,5 +263,8 @@ def compute_node(
 
 def round_to(a: np.ndarray, t: TensorType) -> np.ndarray:
     """`a` as an array of type `t`; overflow becomes inf, as IEEE has it."""
+    a = np.asarray(a)
+    if t.dtype is DType.FLOAT16 and a.dtype == np.float32:
+        return to_fp16(a)
     with np.errstate(all="ignore"):
-        return np.asarray(a).astype(t.dtype.np, copy=False)
+        return a.astype(t.dtype.np, copy=False)

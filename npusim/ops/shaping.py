@@ -149,7 +149,9 @@ class ConstantOfShape(Movement):
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         dtype = DType.of(ConstantOfShape.fill(attrs).dtype)
-        return [TensorType(static_ints(x, 0, "shape"), dtype)]
+        shape = static_ints(x, 0, "shape")
+        check(min(shape, default=0) >= 0, f"shape {shape}", "extents of 0 and more")
+        return [TensorType(shape, dtype)]
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:

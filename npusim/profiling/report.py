@@ -111,9 +111,8 @@ def _print_lines(console: Console, lines: Lines) -> None:
 
 def _table(title: str) -> Table:
     return Table(
-        title=title,
+        title=Text(title, style="bold"),
         title_justify="left",
-        title_style="bold",
         caption_justify="left",
         caption_style="dim",
         box=box.SIMPLE_HEAD,

@@ -98,13 +98,13 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
     for cycle in sorted(changes):
         gbps += sum(change[0] for change in changes[cycle])
         tflops += sum(change[1] for change in changes[cycle])
-        for name, value in (("HBM GB/s", gbps), ("TFLOP/s", tflops)):
+        for name, unit, value in (("HBM", "GB/s", gbps), ("Compute", "TFLOP/s", tflops)):
             yield {
                 "name": name,
                 "ph": "C",
                 "pid": DEVICE_PID,
                 "ts": _us(timeline, cycle),
-                "args": {"value": abs(round(value, 3))},
+                "args": {unit: abs(round(value, 3))},
             }
 
 

@@ -136,6 +136,9 @@ def test_external_data(tmp_path: Path) -> None:
     assert "5 bytes" in message(ModelError, path)
     (tmp_path / "m.bin").unlink()
     assert "m.bin" in message(ModelError, path)
+    proto = onnx.load_model(path, load_external_data=False)
+    proto.graph.initializer[0].external_data[0].value = "../m.bin"
+    assert "outside" in message(ModelError, proto)
 
 
 def test_files_that_are_not_models(tmp_path: Path) -> None:

@@ -1,0 +1,456 @@
+"""Conv2D: implicit GEMM on the cube, img2col on the way from L1 to L0A.
+
+Input NC1HWC0, weights FRACTAL_Z (K = C1·kh·kw blocks, N = Co1 blocks), output NC1HWC0, optional
+bias, fused epilogue (see `epilogue`). M runs over the output positions of one image, in 16-row
+fractals. Work is split over blocks by image, M and N. A block walks tiles of its share as MatMul
+does; a chunk of K is a range of C1, so that the input band of a chunk is loaded once for all taps.
+
+Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
+an L1 chunk; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import lcm
+
+import numpy as np
+
+from npusim.chip.spec import ChipSpec
+from npusim.ir import DType, Layout
+from npusim.ir.layout import blocks
+from npusim.kernels import epilogue as ep
+from npusim.kernels.lang import Alloc, Kernel, Queue, TileKernel
+from npusim.kernels.matmul import Share, share, tile_sizes, work_splits
+from npusim.program.effects import Window
+from npusim.program.isa import Instr, Pipe
+from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
+from npusim.program.region import GM, Region
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16)."""
+
+    batch: int
+    c1: int
+    height: int
+    width: int
+    co: int
+    m: int
+    window: Window
+    dtype: DType
+    spec: ep.EpilogueSpec
+
+    @property
+    def n(self) -> int:
+        """Output channels."""
+        return self.co
+
+    @property
+    def m1(self) -> int:
+        """Output positions of an image, in fractals."""
+        return blocks(self.m)
+
+    @property
+    def n1(self) -> int:
+        """Output channels in blocks."""
+        return blocks(self.co)
+
+    @property
+    def taps(self) -> int:
+        """kh·kw."""
+        return self.window.kh * self.window.kw
+
+    @property
+    def k1(self) -> int:
+        """K in blocks."""
+        return self.c1 * self.taps
+
+    def band(self, first: int, rows: int) -> tuple[int, int]:
+        """Input rows [top, bottom) inside the image that output positions need."""
+        w = self.window
+        ho0, ho1 = first // w.out_width, (first + rows - 1) // w.out_width
+        top = ho0 * w.stride_h - w.pad_top
+        bottom = ho1 * w.stride_h - w.pad_top + (w.kh - 1) * w.dilation_h + 1
+        top, bottom = max(0, top), min(self.height, bottom)
+        return (top, bottom) if bottom > top else (0, 1)
+
+    def band_bytes(self, first: int, rows: int) -> int:
+        """Bytes of the band, all channels."""
+        top, bottom = self.band(first, rows)
+        return (bottom - top) * self.width * self.c1 * 16 * self.dtype.size
+
+
+@lru_cache(maxsize=256)
+def conv_problem(args: KernelArgs) -> ConvProblem:
+    """The launch as an implicit GEMM. 1×1 stride-1 windows see the image as one column."""
+    x, w = args.inputs[0], args.inputs[1]
+    assert x is not None and w is not None
+    n, c, h, wd = x.shape
+    co, _, kh, kw = w.shape
+    ho, wo = args.outputs[0].shape[2:]
+    sh, sw = args.attr("strides")
+    dh, dw = args.attr("dilations")
+    pads = args.attr("pads")
+    if kh == kw == 1 and sh == sw == 1 and not any(pads):
+        h, wd, ho, wo = h * wd, 1, ho * wo, 1
+    window = Window(kh, kw, sh, sw, dh, dw, pads[0], pads[1], h, wd, wo)
+    fused = {s.operand for s in args.epilogue}
+    bias = 2 if len(args.inputs) > 2 and args.inputs[2] is not None and 2 not in fused else None
+    spec = ep.EpilogueSpec(bias, args.epilogue, args.outputs[0].dtype.np)
+    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, spec)
+
+
+@dataclass(frozen=True)
+class ConvOutput:
+    """NC1HWC0 result in GM (an `epilogue.OutputView`)."""
+
+    m: int
+    n1: int
+    rows: bool = False
+
+    def pieces(
+        self, operand: Region, local: Region, n1: int, tile: ep.TileSpan
+    ) -> list[tuple[Region, Region]]:
+        """(GM, local) pairs of the strip `local` (nu, m16, 16) at channel block n1."""
+        es = operand.dtype.itemsize
+        nu = local.shape[0]
+        offset = ((tile.batch * self.n1 + n1) * self.m + tile.row0) * 16 * es
+        shape, strides = (nu, tile.rows, 16), (self.m * 16 * es, 16 * es, es)
+        gm = Region(GM, operand.operand, offset, shape, strides, operand.dtype)
+        return [(gm, local[:, : tile.rows])]
+
+    def bursts(self, nu: int, tile: ep.TileSpan) -> int:
+        """One burst per channel block."""
+        return nu
+
+
+@kernel("Conv2D")
+class Conv2D(TileKernel):
+    """Convolution on the cube."""
+
+    core_type = "AIC"
+
+    @staticmethod
+    def refuse(args: KernelArgs, chip: ChipSpec) -> str:
+        """Rank, layout, dtype, group and epilogue this kernel does not do."""
+        x, w = args.inputs[0], args.inputs[1]
+        assert x is not None and w is not None
+        if len(x.shape) != 4:
+            return "only 2-D convolution runs on the cube"
+        if x.dtype.value not in chip.core.cube.k or not x.dtype.is_float:
+            return f"the cube takes {', '.join(chip.core.cube.k)}, not {x.dtype.value}"
+        if args.attr("group") != 1:
+            return "grouped convolution: expand the weights first"
+        if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
+            return "needs NC1HWC0 input and FRACTAL_Z weights"
+        return ep.refuse_epilogue(args, chip)
+
+    @staticmethod
+    def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
+        """Best block splits crossed with legal L0/L1 tiles."""
+        p = conv_problem(args)
+        splits = work_splits(p.batch, p.m1, p.n1, chip.cores.count)
+        double = [t for split in splits for t in _tiles(p, chip, split, 2)]
+        # Single-buffered L1 only where nothing else fits.
+        yield from double or (t for split in splits for t in _tiles(p, chip, split, 1))
+
+    @staticmethod
+    def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
+        """max over the pipes of the largest block, plus what cannot overlap."""
+        return _estimate(conv_problem(args), chip, tiling)
+
+    @staticmethod
+    def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
+        """Traffic by the loop nest; classes by images, positions and bands, channels."""
+        p = conv_problem(args)
+        block_dim = tiling["bb"] * tiling["bm"] * tiling["bn"]
+        x_total = w_total = y_total = bias_reads = 0
+        keys, es = [], p.spec.out.itemsize
+        bands: dict[tuple[int, int], tuple[int, ...]] = {}
+        for block in range(block_dim):
+            s = share(p, tiling, block)
+            m_tiles, n_tiles = _tile_counts(tiling, s)
+            if (s.m0, s.m) not in bands:
+                bands[s.m0, s.m] = tuple(p.band_bytes(*_span(tiling, s, i)) for i in range(m_tiles))
+            band = bands[s.m0, s.m]
+            x_total += s.batches * sum(band) * (1 if tiling["resident"] == 1 else n_tiles)
+            weights = p.k1 * blocks(s.n) * 256 * p.dtype.size
+            once = n_tiles_once(tiling)
+            w_total += weights * (1 if once else s.batches * m_tiles)
+            y_total += s.batches * blocks(s.n) * 16 * s.m * es
+            bias_reads += s.n * _bias_loads(tiling, s)
+            keys.append((s.batches, s.m, s.n, band))
+        x, w = args.inputs[0], args.inputs[1]
+        assert x is not None and w is not None
+        out = len(args.inputs)
+        traffic = {
+            0: Traffic(min(x.nbytes, x_total), x_total),
+            1: Traffic(w.nbytes, w_total),
+            out: Traffic(y_total, y_total),
+        }
+        extra = ep.epilogue_bytes(args, p.spec.bias, y_total, bias_reads)
+        traffic.update({i: Traffic(*v) for i, v in extra.items()})
+        return Plan(tiling, block_dim, traffic, group_blocks(keys))
+
+    @staticmethod
+    def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
+        """See the module's text."""
+        p = conv_problem(args)
+        return _Body(k, p, tiling, share(p, tiling, block)).run()
+
+
+def n_tiles_once(t: Tiling) -> bool:
+    """Weights of an n tile stay for all images and m tiles."""
+    return t["resident"] == 2
+
+
+def _tile_counts(t: Tiling, s: Share) -> tuple[int, int]:
+    return blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
+
+
+def _span(t: Tiling, s: Share, mi: int) -> tuple[int, int]:
+    """First output position and count of m tile mi."""
+    size = t["m0"] * 16
+    return s.m0 + mi * size, min(size, s.m - mi * size)
+
+
+def _bias_loads(t: Tiling, s: Share) -> int:
+    return s.batches * blocks(s.m, t["m0"] * 16)
+
+
+def _tiles(
+    p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
+) -> Iterator[Tiling]:
+    bb, bm, bn = split
+    mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
+    es = p.dtype.size
+    fractal = 256 * es
+    half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
+    l1 = chip.core.l1.size - 2048
+    for m0 in _row_tiles(p, mc):
+        rows = _max_band(p, m0)
+        band = rows * p.width * 16 * es  # one C1 block
+        for n0 in tile_sizes(nc):
+            k0 = min(half_a // m0, half_b // n0, p.k1)
+            if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
+                continue
+            if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
+                continue
+            weights = p.taps * n0 * fractal  # one C1 block
+            for resident in (0, 1, 2):
+                fixed = (0, band * p.c1, weights * p.c1)[resident]
+                moving = (band + weights, weights, band)[resident]
+                room = (l1 - fixed) // (slots * moving)
+                if room < 1:
+                    continue
+                for c1 in {min(room, p.c1), min(room, p.c1, blocks(16, p.taps))}:
+                    yield {
+                        "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
+                        "k0": min(k0, c1 * p.taps), "c1": c1, "resident": resident,
+                        "slots": slots,
+                    }
+
+
+def _row_tiles(p: ConvProblem, mc: int) -> list[int]:
+    """M tile sizes worth trying: whole output rows first, then the usual ones."""
+    whole = lcm(p.window.out_width, 16) // 16
+    sizes = [m for m in (2 * whole, whole) if 4 <= m <= 16 and m <= mc]
+    return [*sizes, *(m for m in tile_sizes(mc) if m not in sizes)]
+
+
+def _max_band(p: ConvProblem, m0: int) -> int:
+    """Input rows that any m tile of m0 fractals can need."""
+    w = p.window
+    out_rows = min(blocks(p.m, w.out_width), (m0 * 16 - 1) // w.out_width + 2)
+    if w.out_width == 1:
+        out_rows = min(p.m, m0 * 16)
+    return min(p.height, (out_rows - 1) * w.stride_h + (w.kh - 1) * w.dilation_h + 1)
+
+
+def _estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
+    core, es = chip.core, p.dtype.size
+    s = share(p, t, 0)
+    m_tiles, n_tiles = _tile_counts(t, s)
+    mc, nc = blocks(s.m), blocks(s.n)
+    chunks = blocks(p.c1, t["c1"])
+    steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
+    mmads = m_tiles * n_tiles * steps
+    cube = mc * nc * p.k1 * 16 / core.cube.k[p.dtype.value] + mmads * core.cube.head
+    fractal = 256 * es
+    load_a = mc * n_tiles * p.k1 * core.mte1.load3d_cycles * p.window.stride_w * max(1, es / 2)
+    load_b = nc * m_tiles * p.k1 * fractal / core.mte1.l0b_rate
+    mte1 = load_a + load_b + mmads * (core.mte1.load3d_head + core.mte1.head)
+    block_dim = t["bb"] * t["bm"] * t["bn"]
+    rate = min(core.mte2.rate, chip.l2_rate / block_dim)
+    band = _max_band(p, min(t["m0"], mc)) * p.width * 16 * es * p.c1
+    x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
+    weights = p.k1 * nc * fractal
+    w_loads = 1 / s.batches if n_tiles_once(t) else m_tiles
+    heads = (x_loads + w_loads * n_tiles) * chunks * core.mte2.head
+    mte2 = (x_loads * band + w_loads * weights) / rate + heads
+    out_bytes = nc * 16 * s.m * p.spec.out.itemsize
+    drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
+    scalar = mmads * (11 * core.scalar.issue + core.scalar.load3d_interval)
+    body = s.batches * max(cube, mte1, mte2, drain, scalar)
+    unique = p.batch * p.m * p.n1 * 16 * es + p.batch * p.c1 * p.height * p.width * 16 * es
+    fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
+    launch = chip.cycles(chip.scheduler.per_block) * block_dim
+    return max(body, unique / chip.hbm_rate) + drain / (m_tiles * n_tiles) + fill + launch
+
+
+class _Body:
+    """The program of one block."""
+
+    def __init__(self, k: Kernel, p: ConvProblem, t: Tiling, s: Share) -> None:
+        self.k, self.p, self.t, self.s = k, p, t, s
+        es = p.dtype.size
+        fractal = 256 * es
+        m0, n0, c1 = t["m0"], t["n0"], t["c1"]
+        band = _max_band(p, m0) * p.width * 16 * es
+        weights = p.taps * n0 * fractal
+        self.panel: Queue | None = None
+        src, dst, slots = Pipe.MTE2, Pipe.MTE1, t["slots"]
+        if t["resident"] == 0:
+            self.l1 = k.queue("L1", band * c1, slots, src, dst, ("L1", weights * c1))
+        elif t["resident"] == 1:
+            self.panel = k.queue("L1", band * p.c1, 1, src, dst)
+            self.l1 = k.queue("L1", weights * c1, slots, src, dst)
+        else:
+            self.panel = k.queue("L1", weights * p.c1, 1, src, dst)
+            self.l1 = k.queue("L1", band * c1, slots, src, dst)
+        self.l0 = k.queue(
+            "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
+        )
+        self.out = ep.CubeOutput(k, p.spec, ConvOutput(p.m, p.n1), m0, n0)
+
+    def run(self) -> Iterator[Instr]:
+        """All tiles of the share."""
+        k, t, s = self.k, self.t, self.s
+        m_tiles, n_tiles = _tile_counts(t, s)
+        if t["resident"] == 2:
+            for ni in k.loop(n_tiles):
+                yield from self._load_panel(0, 0, ni)
+                for b in k.loop(s.batches):
+                    for mi in self._m_loop(m_tiles):
+                        yield from self._tile(s.batch0 + b, mi, ni)
+                assert self.panel is not None
+                yield self.panel.free()
+            return
+        for b in k.loop(s.batches):
+            for mi in self._m_loop(m_tiles):
+                if self.panel is not None:
+                    yield from self._load_panel(s.batch0 + b, mi, 0)
+                for ni in k.loop(n_tiles):
+                    yield from self._tile(s.batch0 + b, mi, ni)
+                if self.panel is not None:
+                    yield self.panel.free()
+
+    def _m_loop(self, count: int) -> Iterator[int]:
+        """Tiles of an image; alike where all bands but the first and last have as many rows."""
+        bands = [self.p.band(*_span(self.t, self.s, i)) for i in range(1, count - 1)]
+        alike = len({bottom - top for top, bottom in bands}) <= 1
+        return self.k.loop(count) if alike else iter(range(count))
+
+    def _cols(self, ni: int) -> tuple[int, int]:
+        size = self.t["n0"] * 16
+        return self.s.n0 + ni * size, min(size, self.s.n - ni * size)
+
+    def _load_band(self, alloc: Alloc, batch: int, mi: int, c_first: int, c_count: int) -> Instr:
+        """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, 16) in L1."""
+        p = self.p
+        top, bottom = p.band(*_span(self.t, self.s, mi))
+        x = self.k.input(0)
+        n, c1 = x.shape[:2]
+        whole = Region.dense(GM, 0, 0, (n, c1, p.height, p.width, 16), p.dtype.np)
+        src = whole[batch, c_first : c_first + c_count, top:bottom]
+        return self.k.load(alloc.region(src.shape, p.dtype.np), src)
+
+    def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
+        """Weights of C1 blocks, all taps, n tile ni → (K blocks, n blocks, 16, 16) in L1."""
+        p = self.p
+        col0, cols = self._cols(ni)
+        lo, taps = col0 // 16, p.taps
+        src = self.k.input(1)[c_first * taps : (c_first + c_count) * taps, lo : lo + blocks(cols)]
+        return self.k.load(alloc.region(src.shape, p.dtype.np), src)
+
+    def _load_panel(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
+        assert self.panel is not None
+        alloc = yield from self.panel.alloc()
+        if self.t["resident"] == 1:
+            yield self._load_band(alloc, batch, mi, 0, self.p.c1)
+        else:
+            yield self._load_weights(alloc, ni, 0, self.p.c1)
+        yield self.panel.enque()
+        yield self.panel.deque()
+
+    def _tile(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
+        k, p, t = self.k, self.p, self.t
+        row0, rows = _span(t, self.s, mi)
+        col0, cols = self._cols(ni)
+        m_b, n_b = blocks(rows), blocks(cols)
+        c_alloc = yield from self.out.queue.alloc()
+        c = c_alloc.region((n_b, m_b, 16, 16), ep.F32)
+        first = True
+        for kc in k.loop(blocks(p.c1, t["c1"])):
+            c_first = kc * t["c1"]
+            count = min(t["c1"], p.c1 - c_first)
+            yield from self._load_chunk(batch, mi, ni, c_first, count)
+            yield self.l1.deque()
+            for ks in k.loop(blocks(count * p.taps, t["k0"])):
+                lo = ks * t["k0"]
+                width = min(t["k0"], count * p.taps - lo)
+                yield from self._step(c, row0, rows, (c_first, count), lo, width, first)
+                first = False
+            yield self.l1.free()
+        yield self.out.queue.enque()
+        yield from self.out.drain(col0 // 16, n_b, p.co, ep.TileSpan(batch, row0, rows, m_b * 16))
+
+    def _load_chunk(
+        self, batch: int, mi: int, ni: int, c_first: int, count: int
+    ) -> Iterator[Instr]:
+        alloc = yield from self.l1.alloc()
+        if self.t["resident"] == 0:
+            yield self._load_band(alloc, batch, mi, c_first, count)
+            yield self._load_weights(self.l1.back_partner, ni, c_first, count)
+        elif self.t["resident"] == 1:
+            yield self._load_weights(alloc, ni, c_first, count)
+        else:
+            yield self._load_band(alloc, batch, mi, c_first, count)
+        yield self.l1.enque()
+
+    def _step(
+        self, c: Region, row0: int, rows: int, chunk: tuple[int, int], lo: int, width: int,
+        first: bool,
+    ) -> Iterator[Instr]:
+        """One k step: load3d, load2d, mmad. lo: K block within the chunk of C1 blocks."""
+        k, p, resident = self.k, self.p, self.t["resident"]
+        dtype: np.dtype = p.dtype.np
+        n_b, m_b = c.shape[0], c.shape[1]
+        c_first, count = chunk
+        x_c1 = w_c1 = count
+        x_lo = w_lo = lo
+        x_src, w_src = self.l1.front, self.l1.front
+        if resident == 0:
+            w_src = self.l1.front_partner
+        elif resident == 1:
+            assert self.panel is not None
+            x_src, x_c1, x_lo = self.panel.front, p.c1, c_first * p.taps + lo
+        else:
+            assert self.panel is not None
+            w_src, w_c1, w_lo = self.panel.front, p.c1, c_first * p.taps + lo
+        l0a = yield from self.l0.alloc()
+        top, bottom = p.band(row0, rows)
+        band = x_src.region((x_c1, bottom - top, p.width, 16), dtype)
+        a = l0a.region((m_b, width, 16, 16), dtype)
+        yield k.load3d(a, band, p.window, row0, rows, x_lo, top)
+        w = w_src.region((w_c1 * p.taps, n_b, 16, 16), dtype)[w_lo : w_lo + width]
+        b = self.l0.back_partner.region((width, n_b, 16, 16), dtype)
+        yield k.load_l0(b, w)
+        yield self.l0.enque()
+        yield self.l0.deque()
+        yield k.mmad(c, a, b, accumulate=not first)
+        yield self.l0.free()

@@ -16,7 +16,7 @@ class NpusimError(Exception):
     """
 
     def __init__(self, what: str, allowed: str, fix: str) -> None:
-        super().__init__(what)
+        super().__init__(what, allowed, fix)  # all three: SimPy and pickle rebuild from args
         self.what = what
         self.allowed = allowed
         self.fix = fix

@@ -6,7 +6,7 @@ fractals. Work is split over blocks by image, M and N. A block walks tiles of it
 does; a chunk of K is a range of C1, so that the input band of a chunk is loaded once for all taps.
 
 Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
-an L1 chunk; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n tile.
+an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n tile.
 """
 
 from __future__ import annotations
@@ -244,14 +244,15 @@ def _tiles(
             for resident in (0, 1, 2):
                 fixed = (0, band * p.c1, weights * p.c1)[resident]
                 moving = (band + weights, weights, band)[resident]
-                room = (l1 - fixed) // (slots * moving)
+                panels = 2 if l1 - 2 * fixed >= slots * moving else 1
+                room = (l1 - panels * fixed) // (slots * moving)
                 if room < 1:
                     continue
                 for c1 in {min(room, p.c1), min(room, p.c1, blocks(16, p.taps))}:
                     yield {
                         "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
                         "k0": min(k0, c1 * p.taps), "c1": c1, "resident": resident,
-                        "slots": slots,
+                        "slots": slots, "panels": panels,
                     }
 
 
@@ -295,11 +296,18 @@ def _estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     out_bytes = nc * 16 * s.m * p.spec.out.itemsize
     drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
     scalar = mmads * (11 * core.scalar.issue + core.scalar.load3d_interval)
-    body = s.batches * max(cube, mte1, mte2, drain, scalar)
+    tiles = m_tiles * n_tiles
+    if t["resident"] and t["panels"] == 1:
+        panel = band if t["resident"] == 1 else weights / n_tiles
+        switches = m_tiles if t["resident"] == 1 else n_tiles / s.batches
+        mte2 += switches * (panel / rate + ep.load_latency(chip))
+    chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
+    floor = tiles * max(ep.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / t["slots"])
+    body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
     unique = p.batch * p.m * p.n1 * 16 * es + p.batch * p.c1 * p.height * p.width * 16 * es
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
     launch = chip.cycles(chip.scheduler.per_block) * block_dim
-    return max(body, unique / chip.hbm_rate) + drain / (m_tiles * n_tiles) + fill + launch
+    return max(body, unique / chip.hbm_rate) + drain / tiles + fill + launch
 
 
 class _Body:
@@ -317,10 +325,10 @@ class _Body:
         if t["resident"] == 0:
             self.l1 = k.queue("L1", band * c1, slots, src, dst, ("L1", weights * c1))
         elif t["resident"] == 1:
-            self.panel = k.queue("L1", band * p.c1, 1, src, dst)
+            self.panel = k.queue("L1", band * p.c1, t["panels"], src, dst)
             self.l1 = k.queue("L1", weights * c1, slots, src, dst)
         else:
-            self.panel = k.queue("L1", weights * p.c1, 1, src, dst)
+            self.panel = k.queue("L1", weights * p.c1, t["panels"], src, dst)
             self.l1 = k.queue("L1", band * c1, slots, src, dst)
         self.l0 = k.queue(
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)

@@ -13,7 +13,6 @@ from functools import lru_cache
 from math import ceil, prod
 from typing import Any
 
-
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.ir import DType

@@ -306,3 +306,20 @@ def drain_cycles(
     vector += strips * passes * (core.vector.head + core.vector.tail)
     store = out_bytes / core.mte3.rate + strips * core.mte3.head
     return max(vector, store)
+
+
+def load_latency(chip: ChipSpec) -> int:
+    """Cycles of a GM load that nothing hides, besides its bytes."""
+    return chip.core.mte2.head + chip.l2.read_latency + chip.hbm.latency
+
+
+def tile_floor(chip: ChipSpec, tile: tuple[int, int]) -> float:
+    """Least cycles between two L0C tiles: the way through the pipes, over the L0C slots."""
+    core = chip.core
+    slots = 2 if 2 * tile[0] * tile[1] * 1024 <= core.l0c.size else 1
+    latency = core.mte1.tail + core.cube.tail + 4 * core.scalar.flag
+    if core.fixp is not None:
+        latency += core.fixp.head + chip.l2.write_latency
+    else:
+        latency += 2 * (core.vector.head + core.vector.tail)
+    return latency / slots

@@ -146,14 +146,15 @@ class Queue:
 class Loop:
     """A counted loop whose middle iterations cost the same; the machine may advance `index`."""
 
-    __slots__ = ("count", "fresh", "index", "seen", "site", "start")
+    __slots__ = ("begin", "count", "fresh", "index", "seen", "site", "start")
 
     def __init__(self, count: int, site: int) -> None:
         self.count = count
         self.index = 0
         self.site = site
         self.fresh = True  #: just advanced
-        self.start = 0  #: instructions issued before the current iteration
+        self.begin = 0  #: instructions that the core had issued when the loop began
+        self.start = 0  #: … and when the current iteration began
         self.seen: dict[object, object] = {}
 
 

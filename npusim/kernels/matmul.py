@@ -11,7 +11,7 @@ a block walks tiles of its share:
 A *resident* operand's whole K panel stays in L1 while the other operand streams past it.
 
 Tiling (in 16-blocks): bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile; k1 the L1
-chunk; resident 0 none, 1 A, 2 B.
+chunk; resident 0 none, 1 A, 2 B; panels the buffers of a resident panel.
 """
 
 from __future__ import annotations
@@ -125,15 +125,15 @@ class Extents(Protocol):
     """What `share` needs of a problem: batch, M and N in elements and in blocks."""
 
     @property
-    def batch(self) -> int: ...  # noqa: D102
+    def batch(self) -> int: ...
     @property
-    def m(self) -> int: ...  # noqa: D102
+    def m(self) -> int: ...
     @property
-    def n(self) -> int: ...  # noqa: D102
+    def n(self) -> int: ...
     @property
-    def m1(self) -> int: ...  # noqa: D102
+    def m1(self) -> int: ...
     @property
-    def n1(self) -> int: ...  # noqa: D102
+    def n1(self) -> int: ...
 
 
 def share(p: Extents, t: Tiling, block: int) -> Share:
@@ -278,14 +278,15 @@ def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[
             for resident in (0, 1, 2):
                 panel = 0 if resident == 0 else (m0 if resident == 1 else n0) * p.k1
                 moving = (m0 + n0) if resident == 0 else (n0 if resident == 1 else m0)
-                room = (l1 - panel) // (2 * moving)
+                panels = 2 if l1 - 2 * panel >= 2 * moving * k0 else 1
+                room = (l1 - panels * panel) // (2 * moving)
                 if room < k0:
                     continue
                 for want in {k0, 16 // k0 * k0 or k0}:
                     k1 = min(p.k1, room // k0 * k0, want)
                     yield {
                         "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
-                        "k0": k0, "k1": k1, "resident": resident,
+                        "k0": k0, "k1": k1, "resident": resident, "panels": panels,
                     }
 
 
@@ -338,8 +339,15 @@ def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
     scalar = mmads * 12 * core.scalar.issue
     unique = p.a.unique + p.b.unique + p.batch * p.m * p.n * p.spec.out.itemsize
-    body = s.batches * max(cube, mte1, mte2, drain, scalar)
-    last = drain / (m_tiles * n_tiles)
+    tiles = m_tiles * n_tiles
+    if t["resident"] and t["panels"] == 1:
+        side = t["m0"] if t["resident"] == 1 else t["n0"]
+        panel = side * p.k1 * 256 * es / rate + ep.load_latency(chip)
+        mte2 += (m_tiles if t["resident"] == 1 else n_tiles) * panel
+    chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
+    floor = tiles * max(ep.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / 2)
+    body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
+    last = drain / tiles
     single = 2 * t["m0"] * t["n0"] * 1024 > core.l0c.size
     exposed = s.batches * drain if single and core.fixp is not None else last
     fill = (t["m0"] + t["n0"]) * t["k1"] * 256 * es / rate
@@ -361,7 +369,7 @@ class _Body:
             )
         else:
             side, other = (m0, n0) if t["resident"] == 1 else (n0, m0)
-            self.panel = k.queue("L1", side * p.k1 * fractal, 1, Pipe.MTE2, Pipe.MTE1)
+            self.panel = k.queue("L1", side * p.k1 * fractal, t["panels"], Pipe.MTE2, Pipe.MTE1)
             self.l1 = k.queue("L1", other * k1 * fractal, 2, Pipe.MTE2, Pipe.MTE1)
         self.l0 = k.queue(
             "L0A", m0 * k0 * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * k0 * fractal)

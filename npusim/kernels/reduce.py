@@ -134,7 +134,7 @@ def _job(args: KernelArgs) -> Job | None:
         return None
     recipe = RECIPES[args.op_type]
     stored = spec.dtype.np
-    exact = recipe.combine in ("max", "min") and stored == F16 or stored.kind in "iu"
+    exact = (recipe.combine in ("max", "min") and stored == F16) or stored.kind in "iu"
     return Job(*found, recipe, stored, stored if exact else F32)
 
 

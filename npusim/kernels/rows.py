@@ -118,22 +118,22 @@ def tilings(lanes: Lanes, chip: ChipSpec, min_lanes: int, footprint: object) -> 
 
     narrow = min(wide, PAD)
     if fits(1, lanes.length, narrow):
-        i = _largest(wide, PAD, lambda n: fits(1, lanes.length, n))
+        i = largest(wide, PAD, lambda n: fits(1, lanes.length, n))
         i = min(wide, padded(-(-wide // -(-wide // i))))
-        most = _largest(share, 1, lambda n: fits(n, lanes.length, i)) if i == wide else 1
+        most = largest(share, 1, lambda n: fits(n, lanes.length, i)) if i == wide else 1
         for m in sorted({-(-share // n) for n in (1, 2, 4)} | {-(-share // -(-share // most))}):
             if m <= most:
                 yield {"m": m, "r": lanes.length, "i": i, **base}
     else:
-        i = _largest(wide, PAD, lambda n: n <= 512 and fits(1, 2 * PAD, n))
-        most = _largest(lanes.length, 1, lambda n: fits(1, n, i))
+        i = largest(wide, PAD, lambda n: n <= 512 and fits(1, 2 * PAD, n))
+        most = largest(lanes.length, 1, lambda n: fits(1, n, i))
         if fits(1, most, i):
             r = -(-lanes.length // -(-lanes.length // most))
             r = min(most, padded(r)) if lanes.is_rows else r
             yield {"m": 1, "r": max(r, 1), "i": i, **base}
 
 
-def _largest(limit: int, step: int, fits: object) -> int:
+def largest(limit: int, step: int, fits: object) -> int:
     """The largest multiple of `step` (or `limit`) that fits; at least min(step, limit)."""
     assert callable(fits)
     if fits(limit):
@@ -161,6 +161,7 @@ class RowReducer:
     def __init__(self, k: Kernel, op: str, rows: int, width: int, dtype: np.dtype) -> None:
         self.k, self.op, self.dtype = k, op, dtype
         self._direct = has_reduction(k.chip, op, dtype)
+        self._folds = width == 2 * k.chip.core.vector.repeat_bytes // dtype.itemsize
         sizes = self.scratch(k.chip, op, rows, width, dtype)
         self._buffers = [k.alloc("UB", size) for size in sizes]
 
@@ -171,7 +172,10 @@ class RowReducer:
         if not has_reduction(chip, op, dtype):
             half = padded(-(-width // 2), 8) if width > 8 else 0
             return [rows * half * size, 8 * padded(rows, 8) * size]
-        sizes, per = [], chip.core.vector.repeat_bytes // size
+        per = chip.core.vector.repeat_bytes // size
+        if width == 2 * per:  # see _by_repeats
+            return [rows * per * size]
+        sizes = []
         while (width := -(-width // per)) > 1:
             sizes.append(rows * padded(width) * size)
         return [padded(s, 32) for s in sizes]
@@ -183,6 +187,10 @@ class RowReducer:
     def _by_repeats(self, dst: Region, src: Region) -> Iterator[Instr]:
         per = self.k.chip.core.vector.repeat_bytes // self.dtype.itemsize
         level = 0
+        if self._folds and src.shape[1] == 2 * per:  # one add is cheaper than a second level
+            out = self._buffers[0].region((src.shape[0], per), self.dtype)
+            yield self.k.vec(self.op, out, src[:, :per], src[:, per:])
+            src = out
         while True:
             rows, width = src.shape
             whole, n = width // per, -(-width // per)

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
+from npusim.ir import Layout
 from npusim.kernels.elementwise import MIN_BLOCK_BYTES, unsupported_type
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.rows import (
@@ -29,7 +30,6 @@ from npusim.kernels.rows import (
     out_queue,
     tilings,
 )
-from npusim.ir import Layout
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import Region

@@ -92,9 +92,17 @@ def _core_signature(c: Core, base: int, now: int) -> tuple[object, ...]:
         sorted((f, tuple(max(t, floor) - base for t in ts)) for f, ts in c.flags.items() if ts)
     )
     held = c.held.signature() if c.held is not None else None
-    done = c.stats.instructions
-    place = tuple((lp.site, done - lp.start) for lp in c.context.loops)
-    return (tuple(pipes), flags, held, place, c.finished, c.issue_at - base)
+    return (tuple(pipes), flags, held, _place(c), c.finished, c.issue_at - base)
+
+
+def _place(c: Core) -> tuple[object, ...]:
+    """Where the core is in its program: per loop its site and how far into its iteration."""
+    loops = c.context.loops
+    place = []
+    for i, lp in enumerate(loops):
+        reached = loops[i + 1].begin if i + 1 < len(loops) else c.stats.instructions
+        place.append((lp.site, reached - lp.start))
+    return tuple(place)
 
 
 def _snapshot(c: Core) -> _CoreSnapshot:
@@ -154,17 +162,27 @@ def _skip(board: Scoreboard, before: _Snapshot, now: _Snapshot, periods: int) ->
     shift = (now.base - before.base) * periods
     for c, old, new in zip(board.cores, before.cores, now.cores, strict=True):
         moving = _moving_loop(old.loops, new.loops)
-        before_skip = c.stats.instructions
+        issued = c.stats.instructions
         _advance_stats(c, old, new, periods, shift)
-        for loop, _ in new.loops:
-            loop.start += c.stats.instructions - before_skip
         if moving is not None:
-            loop = moving[0]
-            loop.index += moving[1] * periods
+            loop, step = moving
+            loop.index += step * periods
+            _advance_places(c, loop, c.stats.instructions - issued)
         _advance_times(c, shift)
     board.heap[:] = [(t + shift, q, c, p) for t, q, c, p in board.heap]
     board.server.time += shift
     board.now += shift
+
+
+def _advance_places(c: Core, moved: Any, skipped: int) -> None:
+    """The moved loop's current iteration, and the loops inside it, began `skipped` later."""
+    inside = False
+    for lp in c.context.loops:
+        if inside:
+            lp.begin += skipped
+        inside = inside or lp is moved
+        if inside:
+            lp.start += skipped
 
 
 def _advance_stats(

@@ -131,6 +131,8 @@ class Scoreboard:
                             if loop.fresh:
                                 loop.fresh = False
                                 loop.start = stats.instructions
+                                if loop.index == 0:
+                                    loop.begin = stats.instructions
                         self.folded += try_fold(self, core)
                 core.issue_at += ins.issue
                 stats.scalar_busy += ins.issue

@@ -1,14 +1,14 @@
 """fp16 ↔ fp32 by integer arithmetic on blocks that stay in cache.
 
-numpy converts fp16 element by element: twice as slow towards fp32, and 25 times as slow for results
-that are subnormal. Both functions give numpy's bits exactly (but for the payload of NaNs).
+numpy converts fp16 element by element: half as fast towards fp32, and 25 times slower where results
+are subnormal. Both functions give numpy's bits exactly (but for the payload of NaNs).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 17
 _FEW = 1 << 12  # below this many elements numpy's own conversion is faster
 
 _INF32, _MAGNITUDE = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF)
@@ -48,21 +48,27 @@ def to_fp16(x: np.ndarray) -> np.ndarray:
     out = np.empty(x.shape, np.float16)
     source = np.ascontiguousarray(x).reshape(-1).view(np.uint32)
     target = out.reshape(-1).view(np.uint16)
+    scratch = np.empty((3, min(_BLOCK, source.size)), np.uint32)
     for i in range(0, source.size, _BLOCK):
         bits = source[i : i + _BLOCK]
-        magnitude = bits & _MAGNITUDE
-        sign = (bits ^ magnitude) >> 16
-        clamped = np.minimum(magnitude, _OVERFLOW)
-        half = clamped >> 13
+        magnitude, clamped, half = scratch[:, : bits.size]
+        np.bitwise_and(bits, _MAGNITUDE, out=magnitude)
+        np.minimum(magnitude, _OVERFLOW, out=clamped)
+        np.right_shift(clamped, 13, out=half)
         half &= 1
         half += clamped
         half -= _REBIAS
         half >>= 13
-        small = np.flatnonzero(magnitude < _NORMAL)
-        if small.size:
-            half[small] = (clamped[small].view(np.float32) + _HALF).view(np.uint32) - _HALF_BITS
+        small = magnitude < _NORMAL
+        if small.any():
+            value = clamped.view(np.float32)
+            value += _HALF
+            clamped -= _HALF_BITS
+            np.copyto(half, clamped, where=small)
         if magnitude.max() > _INF32:
             half[magnitude > _INF32] = 0x7E00  # NaN
-        half |= sign
+        np.bitwise_xor(bits, magnitude, out=magnitude)
+        magnitude >>= 16
+        half |= magnitude  # the sign
         target[i : i + _BLOCK] = half
     return out

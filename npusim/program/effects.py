@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.errors import KernelError
 from npusim.program.isa import CoreMemory
 from npusim.program.region import Region
 
@@ -52,6 +53,34 @@ class AtomicAdd:
     def write(self, memory: CoreMemory, values: Array) -> None:
         """Accumulate."""
         memory.view(self.dst)[...] += values
+
+
+@dataclass(slots=True)
+class GatherRows:
+    """dst (outer, n, width) = the rows of table (outer, V, width) that indices (n) name.
+
+    Negative indices count from the end, as in ONNX.
+    """
+
+    dst: Region
+    table: Region
+    indices: Region
+
+    def read(self, memory: CoreMemory) -> Array:
+        """The rows; an index out of range is an error of the program's input."""
+        picks = memory.view(self.indices)
+        size = self.table.shape[1]
+        if ((picks < -size) | (picks >= size)).any():
+            raise KernelError(
+                f"Gather index {int(picks.min())} … {int(picks.max())} of {size} rows",
+                f"{-size} … {size - 1}",
+                "correct the indices that the model is given",
+            )
+        return memory.view(self.table)[:, np.where(picks < 0, picks + size, picks)]
+
+    def write(self, memory: CoreMemory, values: Array) -> None:
+        """Store them."""
+        memory.view(self.dst)[...] = values
 
 
 @dataclass(slots=True)

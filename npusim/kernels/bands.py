@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from npusim.chip.spec import ChipSpec
+from npusim.ir import DType, Layout
 from npusim.kernels.lang import Kernel
 from npusim.ops.window import WINDOW_ATTRS, Window
 from npusim.program.isa import Instr
-from npusim.program.kernel import KernelArgs
+from npusim.program.kernel import KernelArgs, OperandSpec
 from npusim.program.region import Region
 
 UB_SHARE = 0.75  #: of UB that tiles may use
@@ -68,19 +69,6 @@ def spans(window: Window, axis: int, size: int) -> list[Span]:
     return out
 
 
-@dataclass(frozen=True)
-class Split:
-    """Who works on what: `parts` groups of row bands × `groups` runs of slices."""
-
-    parts: int
-    groups: int
-
-    @property
-    def blocks(self) -> int:
-        """Block dim."""
-        return self.parts * self.groups
-
-
 def tap(x: Region, window: Window, i: int, j: int, rows: int, cols: int) -> Region:
     """What tap (i, j) sees of a tile x (batch, rows in, cols in, C0)."""
     batch, _, _, c0 = x.shape
@@ -113,3 +101,15 @@ def row_cycles(chip: ChipSpec, per: float, window: Window, cols: int, itemsize: 
     lanes = chip.core.vector.repeat_bytes // itemsize
     repeats = -(-cols * 16 // lanes) if window.strides[1] == 1 else cols * -(-16 // lanes)
     return repeats * per
+
+
+def refuse_image(spec: OperandSpec, chip: ChipSpec) -> str:
+    """Why an image cannot be worked on in UB: layout or type."""
+    if spec.layout is not Layout.NC1HWC0:
+        return f"layout {spec.layout.value}: NC1HWC0 only"
+    if spec.dtype is DType.BFLOAT16:
+        return "" if "bfloat16" in chip.core.cube.k else "no bfloat16"
+    if spec.dtype not in (DType.FLOAT16, DType.FLOAT32):
+        return f"element type {spec.dtype.value}"
+    has = spec.dtype.value in chip.core.vector.dtypes
+    return "" if has else f"no {spec.dtype.value} on the vector unit"

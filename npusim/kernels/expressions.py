@@ -98,12 +98,12 @@ def _sign(b: Builder, attrs: Attrs, x: Value) -> Value:
 def _pow(b: Builder, attrs: Attrs, x: Value, y: Arg) -> Value:
     if isinstance(y, Value):
         return _general_pow(b, x, y)
-    if y == int(y) and abs(y) <= 8:
+    if math.isfinite(y) and y == int(y) and abs(y) <= 8:
         return _integer_pow(b, x, int(y))
     if abs(y) == 0.5:
         root = b("sqrt", x)
         return root if y > 0 else b.div(1.0, root)
-    if y != int(y):
+    if not math.isfinite(y) or y != int(y):
         return b("exp", b.mul(b("ln", x), y))
     size = b("exp", b.mul(b("ln", b("abs", x)), y))
     return b.mul(size, _sign(b, {}, x)) if int(y) % 2 else size

@@ -31,7 +31,7 @@ leave the core in the same state, which never changes a cycle (a test holds that
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np

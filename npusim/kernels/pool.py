@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, Layout
 from npusim.kernels import pool_global
 from npusim.kernels.bands import (
     UB_SHARE,
@@ -21,6 +20,7 @@ from npusim.kernels.bands import (
     fill_padding,
     inside,
     reach,
+    refuse_image,
     row_cycles,
     spans,
     tap,
@@ -252,18 +252,6 @@ def _runs(values: list[int]) -> Iterator[tuple[int, int, int]]:
         n = len(list(run))
         yield at, at + n, value
         at += n
-
-
-def refuse_image(spec: Any, chip: ChipSpec) -> str:
-    """Why an image cannot be worked on in UB: layout or type."""
-    if spec.layout is not Layout.NC1HWC0:
-        return f"layout {spec.layout.value}: NC1HWC0 only"
-    if spec.dtype is DType.BFLOAT16:
-        return "" if "bfloat16" in chip.core.cube.k else "no bfloat16"
-    if spec.dtype not in (DType.FLOAT16, DType.FLOAT32):
-        return f"element type {spec.dtype.value}"
-    has = spec.dtype.value in chip.core.vector.dtypes
-    return "" if has else f"no {spec.dtype.value} on the vector unit"
 
 
 @kernel("Pool")

@@ -8,7 +8,7 @@ inner > 1 lanes are columns: rows of the tile are folded onto each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -48,8 +48,8 @@ class Lanes:
     @property
     def shape(self) -> tuple[int, ...]:
         """In GM: (outer, length) of rows, (outer, length, inner) of columns."""
-        return (self.outer, self.length) if self.is_rows else (
-            self.outer, self.length, self.inner)
+        rows = (self.outer, self.length)
+        return rows if self.is_rows else (*rows, self.inner)
 
     def tile(self, tiling: Tiling) -> tuple[int, ...]:
         """Shape of a whole tile in UB: lines padded."""
@@ -94,27 +94,28 @@ def lanes(shape: tuple[int, ...], axis: int) -> Lanes:
     return Lanes(prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :]))
 
 
-# -- tilings ----------------------------------------------------------------------------------------
+# -- tilings ----
 
 
-def tilings(lanes: Lanes, chip: ChipSpec, min_lanes: int, footprint: object) -> Iterator[Tiling]:
+def tilings(
+    lanes: Lanes, chip: ChipSpec, min_lanes: int, footprint: Callable[[Tiling], int]
+) -> Iterator[Tiling]:
     """Tilings whose `footprint(tiling)` fits UB: whole lanes, else pieces of one lane.
 
     Args:
         min_lanes: lanes per block below which another block does not pay.
         footprint: UB bytes of a tiling.
     """
-    assert callable(footprint)
     room = int(chip.core.ub.size * UB_SHARE)
     want = max(1, min(chip.vector_cores(), lanes.outer * lanes.inner // max(1, min_lanes)))
     parts = min(lanes.outer, want)
     columns = min(-(-lanes.inner // PAD), max(1, want // parts))
     share = -(-lanes.outer // parts)
-    wide = min(lanes.inner, -(-(-(-lanes.inner // PAD)) // columns) * PAD)
+    wide = min(lanes.inner, -(-padded(lanes.inner) // PAD // columns) * PAD)
     base = {"parts": parts, "columns": columns}
 
     def fits(m: int, r: int, i: int) -> bool:
-        return bool(footprint({"m": m, "r": r, "i": i, **base}) <= room)
+        return footprint({"m": m, "r": r, "i": i, **base}) <= room
 
     narrow = min(wide, PAD)
     if fits(1, lanes.length, narrow):
@@ -133,9 +134,8 @@ def tilings(lanes: Lanes, chip: ChipSpec, min_lanes: int, footprint: object) -> 
             yield {"m": 1, "r": max(r, 1), "i": i, **base}
 
 
-def largest(limit: int, step: int, fits: object) -> int:
+def largest(limit: int, step: int, fits: Callable[[int], bool]) -> int:
     """The largest multiple of `step` (or `limit`) that fits; at least min(step, limit)."""
-    assert callable(fits)
     if fits(limit):
         return limit
     low, high = 1, -(-limit // step)
@@ -145,7 +145,7 @@ def largest(limit: int, step: int, fits: object) -> int:
     return min(limit, low * step)
 
 
-# -- reductions in UB ---------------------------------------------------------------------------------
+# -- reductions in UB ----
 
 
 def has_reduction(chip: ChipSpec, op: str, dtype: np.dtype) -> bool:
@@ -270,7 +270,7 @@ def fold_rows(k: Kernel, op: str, dst: Region, src: Region, work: Region) -> Ite
         src, r = out, half
 
 
-# -- buffers of a block --------------------------------------------------------------------------------
+# -- buffers of a block ----
 
 
 class Strip:

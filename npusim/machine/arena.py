@@ -1,0 +1,86 @@
+"""Device memory: one byte arena; tensors are views at their planned addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from npusim.errors import ModelError
+from npusim.ir import DType, Layout, pack, unpack
+from npusim.program.executable import Buffer, Executable
+
+
+class Arena:
+    """The bytes of device memory during a functional run."""
+
+    def __init__(self, exe: Executable) -> None:
+        self._exe = exe
+        self._bytes = np.zeros(exe.memory.arena_bytes, np.uint8)
+
+    def storage(self, name: str) -> np.ndarray:
+        """The buffer's device array (a view; writes go to device memory)."""
+        b = self._exe.buffers[name]
+        raw = self._bytes[b.address : b.address + b.nbytes]
+        return raw.view(b.dtype.np).reshape(b.storage_shape)
+
+    def read(self, name: str) -> np.ndarray:
+        """The logical array (a view when the layout is ND)."""
+        b = self._exe.buffers[name]
+        return unpack(self.storage(name), b.shape, b.layout)
+
+    def write(self, name: str, value: np.ndarray) -> None:
+        """Store a logical array, converted to the buffer's type and layout."""
+        b = self._exe.buffers[name]
+        typed = to_dtype(value, b.dtype)
+        self.storage(name)[...] = pack(typed, b.layout).reshape(b.storage_shape)
+
+    def load_constants(self) -> None:
+        """Copy the constants into device memory, packed to their layouts."""
+        for name, constant in self._exe.constants.items():
+            self.write(name, constant.value().reshape(self._exe.buffers[name].shape))
+
+    def load_inputs(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Copy the inputs.
+
+        Raises:
+            ModelError: an input is missing, unknown, or of another shape or type.
+        """
+        for name in inputs:
+            if name not in self._exe.inputs:
+                raise ModelError(
+                    f"input {name!r} is not an input of {self._exe.name}",
+                    ", ".join(self._exe.inputs),
+                    "pass the model's own inputs",
+                )
+        for name in self._exe.inputs:
+            b = self._exe.buffers[name]
+            value = inputs.get(name)
+            if value is None or tuple(value.shape) != b.shape:
+                seen = "missing" if value is None else f"of shape {tuple(value.shape)}"
+                raise ModelError(
+                    f"input {name!r} is {seen}",
+                    f"an array of shape {b.shape}, {b.dtype.value}",
+                    "pass it, or compile the model for another shape (--shape)",
+                )
+            self.write(name, np.asarray(value))
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Copies of the graph outputs."""
+        return {name: np.array(self.read(name)) for name in self._exe.outputs}
+
+
+def to_dtype(value: np.ndarray, dtype: DType) -> np.ndarray:
+    """`value` in another type. Finite values stay finite in fp16 (saturated, as CANN casts weights)."""
+    if value.dtype == dtype.np:
+        return value
+    if dtype is DType.FLOAT16 and value.dtype.kind == "f":
+        limit = float(np.finfo(np.float16).max)
+        finite = np.isfinite(value)
+        return np.where(finite, np.clip(value, -limit, limit), value).astype(np.float16)
+    return value.astype(dtype.np)
+
+
+def is_nd(buffer: Buffer) -> bool:
+    """True when the device array is the logical array."""
+    return buffer.layout is Layout.ND

@@ -1,0 +1,75 @@
+"""Operator-level execution: numpy on whole tensors, at their planned addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from npusim.chip.spec import ChipSpec
+from npusim.ir import TensorType
+from npusim.machine.arena import Arena
+from npusim.machine.launch import run_tile_level
+from npusim.ops import compute_node, get_operator
+from npusim.ops.blocked import compute_blocked
+from npusim.program.executable import Executable, Task
+
+Observer = Callable[[Task, Arena], None]
+
+
+class FunctionalExecutor:
+    """Executes tasks on an arena when the timeline says they complete.
+
+    Args:
+        tile_level: run AI Core kernels instruction by instruction on real bytes.
+        observe: called after each task (to compare intermediate tensors).
+    """
+
+    def __init__(
+        self,
+        exe: Executable,
+        chip: ChipSpec,
+        arena: Arena,
+        tile_level: bool = False,
+        observe: Observer | None = None,
+    ) -> None:
+        self._exe, self._chip, self._arena = exe, chip, arena
+        self._tile_level = tile_level
+        self._observe = observe
+
+    def execute(self, task: Task) -> None:
+        """Compute a task: read its inputs from the arena, write its outputs there."""
+        if self._tile_level and task.call is not None:
+            names = (*task.inputs, *task.outputs)
+            operands = [self._arena.storage(n) if n else None for n in names]
+            call = task.call
+            run_tile_level(self._chip, call.kernel, call.args, call.plan, operands)
+        else:
+            self._operator_level(task)
+        if self._observe is not None:
+            self._observe(task, self._arena)
+
+    def _operator_level(self, task: Task) -> None:
+        arena, buffers = self._arena, self._exe.buffers
+        ins = [buffers[n] if n else None for n in task.inputs]
+        outs = [buffers[n] for n in task.outputs]
+        node = task.node
+        layouts = {b.layout for b in (*ins, *outs) if b is not None}
+        elementwise = get_operator(node.op_type, node.name).elementwise
+        if elementwise and len(layouts) == 1:
+            # Element i depends on elements i only: the device arrays will do as they are.
+            x = [arena.storage(n) if n else None for n in task.inputs]
+            types = [TensorType(b.storage_shape, b.dtype) for b in outs]
+            for name, value in zip(task.outputs, compute_node(node, x, types), strict=True):
+                arena.storage(name)[...] = value
+            return
+        x = [arena.storage(n) if n else None for n in task.inputs]
+        done = compute_blocked(node, x, ins, outs)
+        if done is not None:
+            arena.storage(task.outputs[0])[...] = done
+            return
+        x = [arena.read(n) if n else None for n in task.inputs]
+        types = [TensorType(b.shape, b.dtype) for b in outs]
+        results = compute_node(node, x, types)
+        for name, value in zip(task.outputs, results, strict=True):
+            arena.write(name, np.asarray(value))

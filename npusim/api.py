@@ -2,27 +2,66 @@
 
     import npusim
     chip = npusim.load_chip("ascend910a")
-    graph = npusim.load_model("resnet50", batch=1)
-    exe = npusim.compile_graph(graph, chip, precision="fp16")
-    result = npusim.run(exe, chip)
-    print(result)
+    model = npusim.load_model("resnet50", batch=1)
+    exe = npusim.compile_graph(model.graph, chip, precision="fp16")
+    result = npusim.run(exe, chip, inputs=npusim.make_inputs(model))
+    print(result, result.timeline.to_frame()[0])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from npusim.chip import ChipSpec, load_chip
+from npusim.compiler import CompileOptions
+from npusim.compiler import compile_graph as _compile
+from npusim.errors import UnsupportedError
+from npusim.frontends.workload import load_workload
+from npusim.ir import Graph
+from npusim.machine.arena import Arena
+from npusim.machine.device import Detail, Device
+from npusim.machine.functional import FunctionalExecutor
+from npusim.models import random_inputs
+from npusim.program.executable import Executable, Task
 from npusim.timeline import MemoryUse, SimulatorSpeed, Timeline
+
+__all__ = [
+    "LoadedModel", "Progress", "RunResult", "TensorCheck", "check", "compile_graph", "load_chip",
+    "load_model", "make_inputs", "run",
+]
 
 Progress = Callable[[str, int, int], None]  #: stage, done, total
 
 
 @dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to compile.
+
+    Attributes:
+        precision: what the workload asks for ("fp16" unless it says otherwise).
+        onnx_path: the file it came from, None for built-in models.
+    """
+
+    name: str
+    graph: Graph
+    batch: int
+    precision: str
+    seed: int
+    source: str
+    onnx_path: Path | None = None
+
+
+@dataclass(frozen=True)
 class TensorCheck:
-    """How one tensor compares with its reference."""
+    """How one tensor compares with its reference.
+
+    `max_rel_err` is the largest absolute difference over the reference's largest magnitude.
+    """
 
     max_abs_err: float
     max_rel_err: float
@@ -35,7 +74,8 @@ class RunResult:
 
     Attributes:
         timeline: when each task ran; memory: device memory; speed: the simulator's own.
-        outputs: graph outputs (empty when timing only).
+        flops: of all operators; peak_flops: of the chip in this precision; peak_hbm: bytes/s.
+        outputs: graph outputs (empty when timing only); tensors: intermediate ones kept.
         check: tensor → comparison with the reference (empty when not asked for).
         check_reference: what the tensors were compared with ("onnxruntime 1.32", …).
     """
@@ -52,21 +92,206 @@ class RunResult:
     peak_flops: float
     peak_hbm: float
     outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    tensors: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     check: dict[str, TensorCheck] = field(default_factory=dict)
     check_reference: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
+    def seconds(self) -> float:
+        """Simulated time, at least one cycle."""
+        return max(1, self.timeline.total_cycles) / self.timeline.clock
+
+    @property
     def throughput(self) -> float:
         """Samples per second."""
-        return self.batch / (self.timeline.total_us * 1e-6)
+        return self.batch / self.seconds
 
     @property
     def achieved_tflops(self) -> float:
         """FLOPs of all ops over the total time, in TFLOP/s."""
-        return self.flops / (self.timeline.total_us * 1e-6) / 1e12
+        return self.flops / self.seconds / 1e12
 
     @property
     def achieved_gbps(self) -> float:
         """HBM bytes of all ops over the total time, in GB/s."""
-        return sum(o.bytes_hbm for o in self.timeline.ops) / (self.timeline.total_us * 1e-6) / 1e9
+        return sum(o.bytes_hbm for o in self.timeline.ops) / self.seconds / 1e9
+
+    def __repr__(self) -> str:
+        return (
+            f"RunResult({self.model}, batch {self.batch}, {self.precision} on {self.chip}: "
+            f"{self.timeline.total_us:.1f} µs, {self.throughput:.0f}/s, "
+            f"{self.achieved_tflops:.2f} TFLOP/s, {len(self.timeline.ops)} ops)"
+        )
+
+
+def load_model(
+    source: str,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    seed: int | None = None,
+    precision: str | None = None,
+) -> LoadedModel:
+    """Load a workload, a built-in model or an .onnx file.
+
+    Args:
+        source: workload name, built-in model name, path of a workload YAML or of an .onnx file.
+        batch, shapes: bind the model's batch and input shapes.
+        seed: of random weights and inputs; precision: overrides the workload's.
+
+    Raises:
+        ModelError: unknown name, unreadable file, shapes that do not fit.
+    """
+    workload, graph = load_workload(
+        source, batch=batch, shapes=shapes, seed=seed, precision=precision
+    )
+    path = Path(workload.source)
+    return LoadedModel(
+        name=workload.name,
+        graph=graph,
+        batch=workload.batch or 1,
+        precision=workload.precision,
+        seed=workload.seed,
+        source=workload.source,
+        onnx_path=path if path.suffix == ".onnx" else None,
+    )
+
+
+def make_inputs(model: LoadedModel) -> dict[str, np.ndarray]:
+    """Deterministic random inputs for a model, from its seed."""
+    return random_inputs(model.graph, model.seed)
+
+
+def compile_graph(graph: Graph, chip: ChipSpec, *, precision: str = "fp16") -> Executable:
+    """Compile a graph for a chip.
+
+    Raises:
+        UnsupportedError: something the chip or npusim cannot do; names the node.
+    """
+    return _compile(graph, chip, CompileOptions(precision))
+
+
+def run(
+    exe: Executable,
+    chip: ChipSpec,
+    *,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    timing_only: bool = False,
+    tile_level: bool = False,
+    detail: Detail = "fast",
+    batch: int = 1,
+    trace_ops: Sequence[str] = (),
+    keep_tensors: bool = False,
+    progress: Progress | None = None,
+    options: Mapping[str, object] | None = None,
+) -> RunResult:
+    """Run an executable: timed by the machine, and computed unless `timing_only`.
+
+    Args:
+        inputs: one array per graph input; needed unless timing only.
+        tile_level: execute every instruction of every kernel on real bytes.
+        detail: "fast" times identical launches once; "full" simulates each in place.
+        batch: samples per run, for the throughput.
+        trace_ops: tasks whose core pipes are kept as spans.
+        keep_tensors: keep every task's outputs (for checks of intermediate tensors).
+
+    Raises:
+        ModelError: inputs that do not fit. DeadlockError, AccountingError: the simulation
+            cannot go on, or does not add up.
+    """
+    executor, kept = None, {}
+    if not timing_only:
+        arena = Arena(exe)
+        arena.load_constants()
+        arena.load_inputs(inputs or {})
+
+        def keep(task: Task, arena: Arena) -> None:
+            for name in task.outputs:
+                kept[name] = np.array(arena.read(name))
+
+        executor = FunctionalExecutor(exe, chip, arena, tile_level, keep if keep_tensors else None)
+    device = Device(
+        exe, chip, executor, detail, trace_ops,
+        None if progress is None else lambda done, total: progress("run", done, total),
+    )
+    finished = device.run()
+    level = "timing only" if timing_only else ("tile" if tile_level else "operator")
+    peak = _peak_flops(exe, chip)
+    return RunResult(
+        model=exe.name,
+        chip=chip.name,
+        precision=exe.precision,
+        batch=batch,
+        options={"detail": detail, "level": level, **(options or {})},
+        timeline=finished.timeline,
+        memory=MemoryUse(
+            exe.memory.peak_bytes, exe.memory.weight_bytes, exe.memory.activation_bytes
+        ),
+        speed=finished.speed,
+        flops=sum(t.flops for t in exe.tasks),
+        peak_flops=peak,
+        peak_hbm=chip.hbm.bandwidth,
+        outputs={} if timing_only else arena.outputs(),
+        tensors=kept,
+        notes=list(exe.notes),
+    )
+
+
+def _peak_flops(exe: Executable, chip: ChipSpec) -> float:
+    """The chip's peak in the type that does most of the work."""
+    flops: dict[tuple[str, bool], int] = {}
+    for t in exe.tasks:
+        key = (t.compute_dtype.value, t.uses_cube)
+        flops[key] = flops.get(key, 0) + t.flops
+    dtype, cube = max(flops, key=lambda k: flops[k], default=("float16", True))
+    return chip.cube_flops(dtype) if cube else chip.vector_flops(dtype)
+
+
+def check(
+    model: LoadedModel,
+    exe: Executable,
+    result: RunResult,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    every_tensor: bool = False,
+) -> RunResult:
+    """The result with its outputs compared with onnxruntime on the same inputs.
+
+    Args:
+        every_tensor: also compare intermediate tensors (the run needs `keep_tensors`).
+
+    Raises:
+        UnsupportedError: onnxruntime is not installed, or the run computed nothing.
+    """
+    from npusim.frontends.check import reference_values
+
+    if not result.outputs:
+        raise UnsupportedError(
+            "a check of a run without outputs", "functional runs", "leave --timing-only out"
+        )
+    wanted = [*result.outputs, *(result.tensors if every_tensor else ())]
+    reference, name = reference_values(model.graph, model.onnx_path, inputs, wanted)
+    values = {**result.tensors, **result.outputs}
+    found = {t: compare(values[t], r) for t, r in reference.items() if t in values}
+    return replace(result, check=found, check_reference=name)
+
+
+def compare(value: np.ndarray, reference: np.ndarray) -> TensorCheck:
+    """Largest absolute and relative difference, and the cosine of the angle between."""
+    a = np.asarray(value, np.float64).ravel()
+    b = np.asarray(reference, np.float64).ravel()
+    if a.size == 0:
+        return TensorCheck(0.0, 0.0, 1.0)
+    worst = float(np.abs(a - b).max())
+    scale = float(np.abs(b).max())
+    norm = float(np.linalg.norm(a) * np.linalg.norm(b))
+    cosine = float(a @ b / norm) if norm > 0 else (1.0 if worst == 0 else 0.0)
+    return TensorCheck(worst, worst / scale if scale > 0 else worst, cosine)
+
+
+def summary(result: RunResult) -> dict[str, Any]:
+    """The run as plain data: what `--json` writes."""
+    from npusim.profiling.json_export import result_json
+
+    return result_json(result)

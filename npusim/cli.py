@@ -86,9 +86,9 @@ def _run(args: argparse.Namespace) -> int:
             timing_only=args.timing_only,
             tile_level=args.tile_level,
             detail=args.detail,
-            seed=model.seed,
             batch=model.batch,
             trace_ops=args.trace_op,
+            keep_tensors=args.check_all,
             progress=progress,
             options=_options(args),
         )

@@ -1,6 +1,6 @@
 """The Graph waist: tensors, nodes, layouts, verifier, printer."""
 
-from npusim.ir.dtype import DType
+from npusim.ir.dtype import DType, convert
 from npusim.ir.graph import Constant, EpilogueStep, Graph, Node, Tensor, TensorType, verify
 from npusim.ir.layout import Layout, pack, storage_bytes, storage_shape, unpack
 from npusim.ir.printer import format_graph, format_node
@@ -14,6 +14,7 @@ __all__ = [
     "Node",
     "Tensor",
     "TensorType",
+    "convert",
     "format_graph",
     "format_node",
     "pack",

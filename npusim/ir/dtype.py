@@ -63,3 +63,15 @@ class DType(str, Enum):
 _NUMPY: dict[DType, np.dtype] = {
     d: np.dtype(ml_dtypes.bfloat16) if d is DType.BFLOAT16 else np.dtype(d.value) for d in DType
 }
+
+
+def convert(value: np.ndarray, dtype: DType) -> np.ndarray:
+    """`value` in another type; finite values saturate in fp16 instead of becoming inf."""
+    if value.dtype == dtype.np:
+        return value
+    if dtype is DType.FLOAT16 and value.dtype.kind == "f":
+        limit = float(np.finfo(np.float16).max)
+        if value.size and np.abs(value).max() > limit:
+            value = np.where(np.isfinite(value), np.clip(value, -limit, limit), value)
+        return value.astype(np.float16)
+    return value.astype(dtype.np)

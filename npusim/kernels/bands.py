@@ -53,7 +53,8 @@ class Span:
 
 def reach(window: Window, axis: int, count: int) -> int:
     """Input elements that `count` outputs read along an axis."""
-    return (count - 1) * window.strides[axis] + (window.kernel[axis] - 1) * window.dilations[axis] + 1
+    last_tap = (window.kernel[axis] - 1) * window.dilations[axis]
+    return (count - 1) * window.strides[axis] + last_tap + 1
 
 
 def spans(window: Window, axis: int, size: int) -> list[Span]:
@@ -64,8 +65,8 @@ def spans(window: Window, axis: int, size: int) -> list[Span]:
         low = start * window.strides[axis] - window.begin[axis]
         high = low + reach(window, axis, count)
         first, last = min(max(0, low), extent), max(0, min(extent, high))
-        before = min(first, high) - low
-        out.append(Span(start, count, first, last - first, before, high - low - before - last + first))
+        before, valid = min(first, high) - low, last - first
+        out.append(Span(start, count, first, valid, before, high - low - before - valid))
     return out
 
 

@@ -70,10 +70,15 @@ def aligned_shape(spec: OperandSpec, out: OperandSpec, channels: bool = False) -
         shape = (*shape, *(1,) * (rank - 2))
     shape = (1,) * (rank - len(shape)) + shape
     target = out.storage_shape
-    if spec.layout is out.layout and len(spec.shape) == rank:
-        return spec.storage_shape
     if spec.layout is not Layout.ND:
-        raise _misfit(spec, out)
+        blocked = {Layout.NC1HWC0: (1,), Layout.FRACTAL_NZ: (rank - 2, rank - 1)}
+        axes = blocked.get(out.layout, tuple(range(rank)))
+        same = spec.layout is out.layout and len(spec.shape) == rank
+        if not same or any(shape[a] != out.shape[a] for a in axes):
+            raise _misfit(spec, out)  # blocks do not broadcast
+        if any(n not in (1, t) for n, t in zip(spec.storage_shape, target, strict=True)):
+            raise _misfit(spec, out)  # blocks of another C0
+        return spec.storage_shape
     if out.layout is Layout.ND:
         return shape
     c0 = c0_of(out.dtype)

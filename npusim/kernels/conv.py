@@ -24,6 +24,8 @@ from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.lang import Alloc, Kernel, Queue, TileKernel
 from npusim.kernels.matmul import Share, share, tile_sizes, work_splits
+from npusim.ops import get_operator
+from npusim.ops.window import Window as OpWindow
 from npusim.program.effects import Window
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
@@ -92,12 +94,11 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     n, c, h, wd = x.shape
     co, _, kh, kw = w.shape
     ho, wo = args.outputs[0].shape[2:]
-    sh, sw = args.attr("strides")
-    dh, dw = args.attr("dilations")
-    pads = args.attr("pads")
-    if kh == kw == 1 and sh == sw == 1 and not any(pads):
+    win = OpWindow.of((h, wd), (kh, kw), {**get_operator("Conv").attrs, **dict(args.attrs)})
+    (sh, sw), (dh, dw), (top, left) = win.strides, win.dilations, win.begin
+    if kh == kw == 1 and sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
         h, wd, ho, wo = h * wd, 1, ho * wo, 1
-    window = Window(kh, kw, sh, sw, dh, dw, pads[0], pads[1], h, wd, wo)
+    window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo)
     fused = {s.operand for s in args.epilogue}
     bias = 2 if len(args.inputs) > 2 and args.inputs[2] is not None and 2 not in fused else None
     spec = ep.EpilogueSpec(bias, args.epilogue, args.outputs[0].dtype.np)
@@ -143,7 +144,7 @@ class Conv2D(TileKernel):
             return "only 2-D convolution runs on the cube"
         if x.dtype.value not in chip.core.cube.k or not x.dtype.is_float:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {x.dtype.value}"
-        if args.attr("group") != 1:
+        if dict(args.attrs).get("group", 1) != 1:
             return "grouped convolution: expand the weights first"
         if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
             return "needs NC1HWC0 input and FRACTAL_Z weights"

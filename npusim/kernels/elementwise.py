@@ -18,6 +18,7 @@ from npusim.errors import UnsupportedError
 from npusim.ir import DType
 from npusim.kernels import vector_ops
 from npusim.kernels.broadcast import MAX_UNIT, Space, aligned_shape, make_space
+from npusim.kernels.estimate import pipeline_cycles, port_rate
 from npusim.kernels.expressions import lower, working_type
 from npusim.kernels.lang import Alloc, Kernel, Queue, TileKernel
 from npusim.kernels.vector_program import Builder, Program, Value
@@ -191,22 +192,21 @@ class Elementwise(TileKernel):
         vector = _vector_cycles(job, chip, elements) + tiles * len(job.program.steps) * (
             core.vector.head + core.vector.tail
         )
-        rows = elements / (job.space.extents[-2] * job.space.unit)
+        rows = elements / (extents[-2] * extents[-1])
         streamed = [v for v in job.program.loads if not job.resident(v, axis)]
-        loaded = sum(prod(n if u else 1 for n, u in zip(extents, v.varies, strict=True))
-                     * v.dtype.itemsize for v in streamed if v.full)
-        blocks = tiling["before"] * tiling["parts"]
-        read = loaded / blocks / core.mte2.ub_rate + tiles * len(streamed) * (
-            core.mte2.head + chip.l2.read_latency + chip.hbm.latency
+        loaded = sum(
+            prod(n if u else 1 for n, u in zip(extents, v.varies, strict=True)) * v.dtype.itemsize
+            for v in streamed
+            if v.full
         )
-        read = max(read, rows * core.mte2.burst * len(streamed))
-        stored = args.outputs[0].nbytes
-        write = max(stored / blocks / core.mte3.rate, rows * core.mte3.burst) + tiles * (
-            core.mte3.head + chip.l2.write_latency
-        )
+        blocks, stored = tiling["before"] * tiling["parts"], args.outputs[0].nbytes
+        into, out = (port_rate(chip, r, blocks) for r in (core.mte2.ub_rate, core.mte3.rate))
+        read = max(loaded / blocks / into, rows * core.mte2.burst * len(streamed))
+        read += tiles * len(streamed) * core.mte2.head
+        write = max(stored / blocks / out, rows * core.mte3.burst)
+        write += tiles * core.mte3.head
         shared = (loaded + stored) / chip.hbm_rate
-        longest = max(vector, read, write, shared)
-        return longest + (vector + read + write - min(longest, vector + read + write)) / tiles
+        return pipeline_cycles(chip, vector, read, write, shared, tiles)
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

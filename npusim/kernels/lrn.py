@@ -104,8 +104,10 @@ class Lrn(TileKernel):
         """Runs of positions over the cores; all channels in a tile where they fit."""
         s = _Shape.of(args)
         budget, cores = int(chip.core.ub.size * UB_SHARE), chip.vector_cores()
-        images = min(s.n, cores)
-        for parts in {1, max(1, cores // images)}:
+        for parts in sorted({1, 2, 4, max(1, cores // min(s.n, cores)), cores}):
+            if parts > cores:
+                continue
+            images = min(s.n, cores // parts)
             most = -(-s.positions // parts)
             for channels in (s.c, -(-s.c // 2), -(-s.c // 4), 32, 8, 1):
                 rows = min(s.c, channels + s.size - 1)

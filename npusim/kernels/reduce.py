@@ -173,13 +173,14 @@ class Reduce(TileKernel):
         if not spec.nbytes or not args.outputs[0].nbytes:
             return "an empty tensor"
         recipe = RECIPES[args.op_type]
-        if spec.dtype in (DType.BOOL, args.outputs[0].dtype) and spec.dtype is DType.BOOL:
+        if spec.dtype is DType.BOOL:
             return "booleans"
         if not spec.dtype.is_float and (recipe.before or recipe.after or recipe.combine == "mul"):
             return f"{args.op_type} of {spec.dtype.value}"
         if spec.dtype is not args.outputs[0].dtype:
             return "input and output types differ"
-        if _job(args) is None:
+        job = _job(args)
+        if job is None or prod(args.outputs[0].storage_shape) != job.lanes.outer * job.lanes.inner:
             return f"axes {reduced_axes(args)} of {spec.shape} in {spec.layout.value}"
         return unsupported_type(spec.dtype, chip)
 

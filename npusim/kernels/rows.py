@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
+from npusim.kernels.estimate import pipeline_cycles, port_rate
 from npusim.kernels.lang import Alloc, Kernel, Queue
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import Tiling
@@ -384,9 +385,8 @@ def lane_estimate(
     elements = outer * inner * lanes.length
     vector = elements / (core.vector.repeat_bytes // 4) * per * passes
     vector += tiles * passes * (core.vector.head + core.vector.tail)
-    move_in = read / blocks / core.mte2.ub_rate
-    move_in += tiles * (core.mte2.head + chip.l2.read_latency + chip.hbm.latency)
-    move_out = written / blocks / core.mte3.rate + tiles * core.mte3.head
+    into, out = (port_rate(chip, rate, blocks) for rate in (core.mte2.ub_rate, core.mte3.rate))
+    move_in = read / blocks / into + tiles * core.mte2.head
+    move_out = written / blocks / out + tiles * core.mte3.head
     shared = (read + written) / chip.hbm_rate
-    longest = max(vector, move_in, move_out, shared)
-    return longest + (vector + move_in + move_out - min(longest, vector)) / tiles
+    return pipeline_cycles(chip, vector, move_in, move_out, shared, tiles)

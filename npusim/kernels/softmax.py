@@ -219,7 +219,7 @@ class _Run:
         else:
             yield from self._fold("add", stat, wide)
 
-    def _finish(self, cut: Cut, o: int) -> Iterator[Instr]:
+    def _finish(self, cut: Cut) -> Iterator[Instr]:
         """Scale (or shift, for the logarithm) into the output and store."""
         wide = self.strip.work(self.shifted, F32, cut)
         place = yield from self.results.alloc()
@@ -256,7 +256,7 @@ class _Run:
         yield self.queue.free()
         yield from self._exponentials("sum", cut)
         yield from self._scale(cut)
-        yield from self._finish(cut, o)
+        yield from self._finish(cut)
 
     # -- three passes ------------------------------------------------------------------------------
 
@@ -307,4 +307,4 @@ class _Run:
         if not self.job.log:
             wide = self.strip.work(self.wide, F32, cut)
             yield self.k.vec("exp", wide, wide)
-        yield from self._finish(cut, o)
+        yield from self._finish(cut)

@@ -139,17 +139,20 @@ def _collapse(dst: Region, src: Region) -> tuple[Region, Region]:
 def chunk_of(j: Job, limit: int) -> tuple[int, ...]:
     """The tile of a job whose slot takes at most `limit` bytes, or the smallest there is."""
     shape = j.dst.shape
-    chunk = [1] * len(shape)
+    chunk = _smallest(j)
     last = len(shape) - 1
     order = [(a, shape[a]) for a in range(last, -1, -1)]
     if j.swap >= 0:
         run = RUN_BYTES // j.dst.dtype.itemsize
         order = [(last, BLOCK), (j.swap, run), (last, run), (j.swap, shape[j.swap]), *order]
-    elif j.src is not None and last and j.rounding(last) > 1:
-        chunk[last] = shape[last]
     for axis, cap in order:
         chunk[axis] = max(chunk[axis], _grow(j, chunk, axis, min(cap, shape[axis]), limit))
     return tuple(_even(j, a, c) for a, c in enumerate(chunk))
+
+
+def _smallest(j: Job) -> list[int]:
+    """The smallest legal tile: one rounding step along each axis."""
+    return [min(n, j.rounding(a)) for a, n in enumerate(j.dst.shape)]
 
 
 def _grow(j: Job, chunk: list[int], axis: int, cap: int, limit: int) -> int:
@@ -253,7 +256,7 @@ def _part(j: Job, axis: int, start: int, size: int) -> Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class TiledLaunch:
     """A tiled launch: grids, slot bytes of its queues, blocks."""
 
     grids: tuple[Grid, ...]
@@ -278,20 +281,22 @@ def slot_limit(jobs: Sequence[Job], chip: ChipSpec) -> int:
     return int(chip.core.ub.size * UB_SHARE) // max(1, slots_of(jobs)) // ALIGN * ALIGN
 
 
-def layout_of(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> Layout:
+def layout_of(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> TiledLaunch:
     """The grids and block dim of a tiling ("tile": bytes that a tile aims at)."""
     limit = min(tiling["tile"], slot_limit(jobs, chip))
     chunks = [chunk_of(j, limit) for j in jobs]
     cut = tuple(g for j, c in zip(jobs, chunks, strict=True) for g in grids(j, c))
     slot = max((g.job.slot_bytes(g.chunk) for g in cut), default=0)
     tiles = sum(prod(g.counts) for g in cut)
-    return Layout(cut, slot, max(1, min(chip.vector_cores(), tiles)))
+    return TiledLaunch(cut, slot, max(1, min(chip.vector_cores(), tiles)))
 
 
 def tilings(jobs: Sequence[Job], chip: ChipSpec) -> Iterator[Tiling]:
     """Tile sizes that give every core the same number of tiles, as far as the data allow."""
     total = sum(j.slot_bytes(j.dst.shape) for j in jobs)
     limit, cores = slot_limit(jobs, chip), chip.vector_cores()
+    if any(j.slot_bytes(tuple(_smallest(j))) > limit for j in jobs):
+        return
     waves = max(1, -(-total // (cores * limit)))
     seen = set()
     for n in (waves,) if len(jobs) > 8 else (waves, waves + 1, 2 * waves, 4 * waves):
@@ -304,8 +309,6 @@ def tilings(jobs: Sequence[Job], chip: ChipSpec) -> Iterator[Tiling]:
 def estimate(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> float:
     """Cycles of the busiest block, with the load of one tile and its store exposed."""
     lay = layout_of(jobs, chip, tiling)
-    if lay.slot > slot_limit(jobs, chip):
-        return float("inf")
     share = chip.l2_rate / lay.blocks
     steady = fill = 0.0
     for g in lay.grids:
@@ -326,10 +329,8 @@ def _tile_cycles(g: Grid, chip: ChipSpec, share: float) -> tuple[float, float, f
     if src is None:
         return 0.0, 0.0, store
     once = g.once(src)
-    piece = _narrow(loaded, once.shape)
-    cap = cost.dma_cap(
-        once.nbytes, cost.bursts(g.rows(piece), g.rows(once)), mte2.ub_rate, mte2.burst, mte2.min_burst
-    )
+    pieces = cost.bursts(g.rows(_narrow(loaded, once.shape)), g.rows(once))
+    cap = cost.dma_cap(once.nbytes, pieces, mte2.ub_rate, mte2.burst, mte2.min_burst)
     load = mte2.head + once.nbytes / min(cap, share)
     costs = chip.core.vector.costs["transpose" if g.job.swap >= 0 else "dup"]
     per = (costs.b16 if itemsize <= 2 else costs.b32) or 0.0

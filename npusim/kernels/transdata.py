@@ -72,8 +72,7 @@ def _move_fractals(nd: Region, nz: Region, to_blocked: bool) -> list[Job]:
 
 @lru_cache(maxsize=256)
 def _jobs(args: KernelArgs) -> tuple[Job, ...]:
-    source, target = args.operands
-    to_blocked = source.layout is Layout.ND
+    to_blocked = args.operands[0].layout is Layout.ND
     nd, other = (0, 1) if to_blocked else (1, 0)
     layout = args.operands[other].layout
     build = _swap_channels if layout is Layout.NC1HWC0 else _move_fractals

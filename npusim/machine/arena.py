@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from npusim.errors import ModelError
-from npusim.ir import DType, Layout, pack, unpack
-from npusim.program.executable import Buffer, Executable
+from npusim.ir import convert, pack, unpack
+from npusim.program.executable import Executable
 
 
 class Arena:
@@ -32,7 +32,7 @@ class Arena:
     def write(self, name: str, value: np.ndarray) -> None:
         """Store a logical array, converted to the buffer's type and layout."""
         b = self._exe.buffers[name]
-        typed = to_dtype(value, b.dtype)
+        typed = convert(value, b.dtype)
         self.storage(name)[...] = pack(typed, b.layout).reshape(b.storage_shape)
 
     def load_constants(self) -> None:
@@ -69,18 +69,3 @@ class Arena:
         """Copies of the graph outputs."""
         return {name: np.array(self.read(name)) for name in self._exe.outputs}
 
-
-def to_dtype(value: np.ndarray, dtype: DType) -> np.ndarray:
-    """`value` in another type. Finite values stay finite in fp16 (saturated, as CANN casts weights)."""
-    if value.dtype == dtype.np:
-        return value
-    if dtype is DType.FLOAT16 and value.dtype.kind == "f":
-        limit = float(np.finfo(np.float16).max)
-        finite = np.isfinite(value)
-        return np.where(finite, np.clip(value, -limit, limit), value).astype(np.float16)
-    return value.astype(dtype.np)
-
-
-def is_nd(buffer: Buffer) -> bool:
-    """True when the device array is the logical array."""
-    return buffer.layout is Layout.ND

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import TensorType
+from npusim.ir import Layout, TensorType
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
-from npusim.ops import compute_node, get_operator
-from npusim.ops.blocked import compute_blocked
-from npusim.program.executable import Executable, Task
+from npusim.ops import attributes, compute_node, get_operator
+from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.window import Window
+from npusim.program.executable import Buffer, Executable, Task
 
 Observer = Callable[[Task, Arena], None]
 
@@ -36,6 +37,8 @@ class FunctionalExecutor:
         self._exe, self._chip, self._arena = exe, chip, arena
         self._tile_level = tile_level
         self._observe = observe
+        # Convolution weights in the order BLAS wants, made once from the device bytes.
+        self._gemm_weights: dict[str, np.ndarray] = {}
 
     def execute(self, task: Task) -> None:
         """Compute a task: read its inputs from the arena, write its outputs there."""
@@ -63,13 +66,39 @@ class FunctionalExecutor:
             for name, value in zip(task.outputs, compute_node(node, x, types), strict=True):
                 arena.storage(name)[...] = value
             return
-        x = [arena.storage(n) if n else None for n in task.inputs]
-        done = compute_blocked(node, x, ins, outs)
-        if done is not None:
-            arena.storage(task.outputs[0])[...] = done
+        if node.op_type == "Conv" and _blocked(ins):
+            arena.storage(task.outputs[0])[...] = self._conv(task, ins)
             return
         x = [arena.read(n) if n else None for n in task.inputs]
         types = [TensorType(b.shape, b.dtype) for b in outs]
         results = compute_node(node, x, types)
         for name, value in zip(task.outputs, results, strict=True):
             arena.write(name, np.asarray(value))
+
+    def _conv(self, task: Task, ins: list[Buffer | None]) -> np.ndarray:
+        arena, node = self._arena, task.node
+        x, w = ins[0], ins[1]
+        assert x is not None and w is not None
+        weights = self._gemm_weights.get(w.name)
+        if weights is None:
+            weights = gemm_weights(arena.storage(w.name))
+            if w.name in self._exe.constants:
+                self._gemm_weights[w.name] = weights
+        fused = {s.operand for s in node.epilogue}
+        has_bias = len(ins) > 2 and ins[2] is not None and 2 not in fused
+        bias = arena.storage(task.inputs[2]) if has_bias else None
+        steps = [
+            (s, None if s.operand is None else arena.storage(task.inputs[s.operand]))
+            for s in node.epilogue
+        ]
+        window = Window.of(x.shape[2:], w.shape[2:], attributes(node))
+        return conv_blocked(arena.storage(x.name), weights, bias, window, steps)
+
+
+def _blocked(ins: list[Buffer | None]) -> bool:
+    """True when a convolution's operands are NC1HWC0 and FRACTAL_Z."""
+    x, w = ins[0], ins[1]
+    return (
+        x is not None and x.layout is Layout.NC1HWC0
+        and w is not None and w.layout is Layout.FRACTAL_Z
+    )

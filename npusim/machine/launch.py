@@ -94,7 +94,7 @@ def time_launch(
             events += board.events
         for s, weight in zip(stats, weights, strict=True):
             s.weight = weight
-        return _result(name, chip, plan, state, stats, events)
+        return launch_result(name, chip, plan, state, stats, events)
     env = simpy.Environment()
     shared = SharedMemory(env, chip)
     models = [
@@ -102,7 +102,7 @@ def time_launch(
         for program, weight in zip(programs, weights, strict=True)
     ]
     events = _run(env, name, models)
-    return _result(name, chip, plan, state, [m.stats for m in models], events)
+    return launch_result(name, chip, plan, state, [m.stats for m in models], events)
 
 
 def run_tile_level(
@@ -129,7 +129,7 @@ def run_tile_level(
         memory = TileMemory(chip, raw)
         models.append(CoreModel(env, chip, shared, program, state, 1, memory))
     events = _run(env, name, models)
-    return _result(name, chip, plan, state, [m.stats for m in models], events)
+    return launch_result(name, chip, plan, state, [m.stats for m in models], events)
 
 
 def _as_bytes(a: np.ndarray) -> np.ndarray:
@@ -161,7 +161,7 @@ def deadlock(name: str, stuck: list[str]) -> DeadlockError:
     )
 
 
-def _result(
+def launch_result(
     name: str,
     chip: ChipSpec,
     plan: Plan,
@@ -169,6 +169,11 @@ def _result(
     stats: Sequence[CoreStats],
     events: int,
 ) -> LaunchResult:
+    """Check a launch's accounts and sum them up.
+
+    Raises:
+        AccountingError: time or bytes do not close, or a rate is above its peak.
+    """
     for s in stats:
         s.check(name)
     moved: dict[int, int] = {}

@@ -7,6 +7,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     conv,
     elementary,
     gather,
+    layout,
     logic,
     matmul,
     movement,

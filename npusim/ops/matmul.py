@@ -43,7 +43,8 @@ def _blas_ready(a: np.ndarray) -> np.ndarray:
 
 @operator("MatMul")
 class MatMul(Operator):
-    """numpy's matmul: batch dimensions broadcast."""
+    """numpy's matmul: batch dimensions broadcast. A third input, one value per column, is added
+    (as in CANN's MatMulV2; the compiler makes it from a following Add)."""
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
@@ -52,7 +53,10 @@ class MatMul(Operator):
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
-        return [product(x[0], x[1])]
+        y = product(x[0], x[1])
+        if len(x) > 2 and x[2] is not None:
+            y += x[2]
+        return [y]
 
     @staticmethod
     def work(x: Types, out: Types, attrs: Attrs) -> Work:

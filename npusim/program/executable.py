@@ -62,7 +62,7 @@ class Task:
         node: the operator, for numpy semantics (its inputs/outputs name buffers).
         inputs, outputs: buffer names, '' for absent inputs, in the node's order.
         call: the kernel launch (None on the AI CPU).
-        flops: 2 × MACs + vector operations of the operator.
+        flops: 2 × MACs + vector operations of the operator; macs: the MACs alone.
         compute_dtype: element type that decides the peak of the roofline.
         uses_cube: the work is matrix work that the cube does.
     """
@@ -76,6 +76,7 @@ class Task:
     outputs: tuple[str, ...]
     call: KernelCall | None
     flops: int
+    macs: int
     compute_dtype: DType
     uses_cube: bool
 

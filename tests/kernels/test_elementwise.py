@@ -14,7 +14,8 @@ from npusim.errors import UnsupportedError
 from npusim.ir import DType, EpilogueStep, Layout
 from npusim.kernels.elementwise import Elementwise
 from npusim.kernels.expressions import LOWER
-from npusim.program.kernel import KernelArgs, OperandSpec
+from npusim.machine.launch import time_launch
+from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 
 RTOL = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5}
 UNARY = ["Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Elu", "Selu", "Celu", "Mish", "Gelu",
@@ -69,11 +70,14 @@ def test_broadcasting(chip: str, dtype: str, op: str, axes: list[tuple[int, str]
     check(chip, op, [a, b], {})
 
 
-@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Max", "Min", "Equal"])
+@pytest.mark.parametrize(
+    "op", ["Add", "Sub", "Mul", "Max", "Min", "Equal", "BitwiseAnd", "BitwiseOr"]
+)
 def test_int32(op: str) -> None:
     rng = np.random.default_rng(2)
     a, b = random_array(rng, (9, 33), "int32"), random_array(rng, (33,), "int32")
     check("ascend910a", op, [a, b], {})
+    check("toy", "BitwiseNot", [a], {})
 
 
 @pytest.mark.parametrize("op", ["And", "Or", "Xor", "Not"])
@@ -150,6 +154,10 @@ def test_bfloat16() -> None:
 
 def test_refusals() -> None:
     chip = CHIPS["ascend910a"]
+    nc = Layout.NC1HWC0
+    x = OperandSpec((2, 32, 5, 5), DType.FLOAT16, nc)
+    column = OperandSpec((2, 1, 5, 5), DType.FLOAT16, nc)
+    assert Elementwise.refuse(KernelArgs("Add", (x, column), (x,)), chip)
     for dtype, op in ((DType.INT64, "Add"), (DType.FLOAT64, "Relu"), (DType.INT32, "Div")):
         spec = OperandSpec((5,), dtype)
         inputs = (spec, spec) if op != "Relu" else (spec,)
@@ -178,8 +186,20 @@ def test_gelu_takes_twelve_passes() -> None:
 
 def test_small_tensors_take_few_blocks() -> None:
     for n, blocks in ((1, 1), (768, 1), (3072, 3), (2**20, 32)):
-        _, plan = timed(CHIPS["ascend910a"], "Elementwise", _vector_args("Relu", n, DType.FLOAT16, 1))
+        args = _vector_args("Relu", n, DType.FLOAT16, 1)
+        _, plan = timed(CHIPS["ascend910a"], "Elementwise", args)
         assert plan.block_dim == blocks
+
+
+@pytest.mark.parametrize("op", ["Add", "Sigmoid"])
+def test_loops_fold(op: str) -> None:
+    args = _vector_args(op, 2**21 + 5, DType.FLOAT32, 2 if op == "Add" else 1)
+    for chip in CHIPS.values():
+        plan = choose_plan("Elementwise", args, chip)
+        folded, full = (time_launch(chip, "Elementwise", args, plan, fold=f) for f in (True, False))
+        assert folded.cycles == pytest.approx(full.cycles, rel=1e-3)
+        assert folded.hbm_bytes == full.hbm_bytes
+        assert full.cycles < 1.3 * Elementwise.estimate(args, chip, plan.tiling)
 
 
 def test_every_operator_is_tested_here() -> None:

@@ -1,0 +1,54 @@
+"""What the user asks of the compiler, and what passes share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from npusim.chip.spec import ChipSpec
+from npusim.errors import UnsupportedError
+from npusim.ir import DType
+
+#: Precision option → the element type that float tensors get.
+PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Options of one compilation.
+
+    Attributes:
+        precision: "fp32" keeps the model's types; "fp16"/"bf16" computes in that type.
+    """
+
+    precision: str = "fp16"
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of float tensors."""
+        found = PRECISIONS.get(self.precision)
+        if found is None:
+            raise UnsupportedError(
+                f"precision {self.precision!r}", ", ".join(PRECISIONS), "use --precision fp16"
+            )
+        return found
+
+
+@dataclass
+class CompileContext:
+    """What passes share: the chip, the options, notes for the user, a source of fresh names."""
+
+    chip: ChipSpec
+    options: CompileOptions
+    notes: list[str] = field(default_factory=list)
+    _used: dict[str, int] = field(default_factory=dict)
+
+    def fresh(self, base: str) -> str:
+        """A name that no tensor or node of the model has."""
+        n = self._used.get(base, 0)
+        self._used[base] = n + 1
+        return f"{base}__{n}"
+
+    def note(self, text: str) -> None:
+        """Tell the user something, once."""
+        if text not in self.notes:
+            self.notes.append(text)

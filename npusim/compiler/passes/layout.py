@@ -1,0 +1,156 @@
+"""Layouts: convolutions and pools want NC1HWC0; weights are packed when loaded.
+
+In execution order: an operator that needs NC1HWC0 gets it, elementwise operators and channel
+concatenations stay in it when an operand is in it already, everything else works on ND. Where
+producer and consumer disagree a TransData is inserted, once per tensor and layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from npusim.compiler.options import CompileContext
+from npusim.ir import Graph, Layout, Node, Tensor
+from npusim.ir.layout import c0_of
+from npusim.ops import attributes, get_operator
+
+BLOCKED = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+#: Elementwise operators whose value on zero padding may be infinite or NaN: kept in ND unless the
+#: channels fill their blocks.
+UNSAFE = ("Div", "Reciprocal", "Log", "Pow", "Sqrt", "Mod")
+
+
+def assign_layouts(graph: Graph, ctx: CompileContext) -> Graph:
+    """Set the layout of every tensor and insert TransData where layouts meet."""
+    return _Layouts(graph, ctx).run()
+
+
+class _Layouts:
+    def __init__(self, graph: Graph, ctx: CompileContext) -> None:
+        self.old = graph
+        self.out = graph.copy()
+        self.out.nodes = []
+        self.ctx = ctx
+        self.converted: dict[tuple[str, Layout], str] = {}
+
+    def run(self) -> Graph:
+        for node in self.old.nodes:
+            self._place(node)
+        for name in list(self.out.outputs):
+            if self.out.tensors[name].layout is not Layout.ND:
+                self._restore_output(name)
+        return self.out
+
+    def _place(self, node: Node) -> None:
+        if node.op_type in BLOCKED and len(self._shape(node.inputs[0])) == 4:
+            self._place_blocked(node)
+        elif node.op_type in ("MatMul", "Gemm"):
+            self._place_matmul(node)
+        elif self._stays_blocked(node):
+            inputs = tuple(self._data(i, Layout.NC1HWC0) for i in node.inputs)
+            self._emit(node, inputs, Layout.NC1HWC0)
+        else:
+            self._emit(node, tuple(self._data(i, Layout.ND) for i in node.inputs), Layout.ND)
+
+    def _place_blocked(self, node: Node) -> None:
+        inputs = [self._as(node.inputs[0], Layout.NC1HWC0), *node.inputs[1:]]
+        if node.op_type == "Conv":
+            depthwise = int(attributes(node)["group"]) != 1
+            if not depthwise:
+                inputs[1] = self._as(node.inputs[1], Layout.FRACTAL_Z)
+            for step in node.epilogue:
+                if step.operand is not None:
+                    inputs[step.operand] = self._data(node.inputs[step.operand], Layout.NC1HWC0)
+        self._emit(node, tuple(inputs), Layout.NC1HWC0)
+
+    def _place_matmul(self, node: Node) -> None:
+        """ND activations; constant 2-D weights in FRACTAL_NZ where the cube takes them."""
+        inputs = [self._data(i, Layout.ND) for i in node.inputs]
+        weight = node.inputs[1]
+        t = self.out.tensors[weight]
+        on_cube = t.dtype.value in self.ctx.chip.core.cube.k and t.dtype.is_float
+        if weight in self.out.constants and len(t.shape) == 2 and on_cube:
+            inputs[1] = self._as(weight, Layout.FRACTAL_NZ)
+        self._emit(node, tuple(inputs), Layout.ND)
+
+    def _stays_blocked(self, node: Node) -> bool:
+        """An NC1HWC0 operand, all others alike, scalars or one value per channel."""
+        data = [i for i in node.inputs if i]
+        if not any(self.out.tensors[i].layout is Layout.NC1HWC0 for i in data):
+            return False
+        shape = self._shape(node.outputs[0])
+        if len(shape) != 4 or len(node.outputs) != 1:
+            return False
+        dtype = self.out.tensors[node.outputs[0]].dtype
+        c0 = c0_of(dtype)
+        if node.op_type == "Concat":
+            axis = int(attributes(node)["axis"]) % 4
+            whole = all(self._shape(i)[1] % c0 == 0 for i in data)
+            blocked = [self.out.tensors[i].layout is Layout.NC1HWC0 for i in data]
+            return axis == 1 and whole and all(blocked)
+        if not get_operator(node.op_type).elementwise:
+            return False
+        ops = {node.op_type, *(s.op_type for s in node.epilogue)}
+        if ops & set(UNSAFE) and shape[1] % c0:
+            return False
+        return all(self._joins(i, shape, c0) for i in data)
+
+    def _joins(self, name: str, shape: tuple[int, ...], c0: int) -> bool:
+        t = self.out.tensors[name]
+        if c0_of(t.dtype) != c0:
+            return False
+        if t.shape == shape or t.type.size == 1:
+            return True
+        per_channel = t.shape in ((1, shape[1], 1, 1), (shape[1], 1, 1))
+        return per_channel and name in self.out.constants
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self.out.tensors[name].shape
+
+    def _data(self, name: str, layout: Layout) -> str:
+        """A tensor in `layout`; scalars keep theirs."""
+        if not name or (layout is Layout.NC1HWC0 and self.out.tensors[name].type.size == 1):
+            return name
+        return self._as(name, layout)
+
+    def _as(self, name: str, layout: Layout) -> str:
+        """The tensor in `layout`: itself, a constant packed so, or a TransData of it."""
+        t = self.out.tensors[name]
+        if t.layout is layout:
+            return name
+        found = self.converted.get((name, layout))
+        if found is not None:
+            return found
+        new = self.ctx.fresh(name)
+        shape = t.shape
+        if layout is Layout.NC1HWC0 and len(shape) == 3:
+            shape = (1, *shape)
+        self.out.tensors[new] = Tensor(new, shape, t.dtype, layout)
+        if name in self.out.constants:
+            constant = self.out.constants[name]
+            reshaped = constant.map(lambda a: a.reshape(shape), replace(constant.type, shape=shape))
+            self.out.constants[new] = reshaped
+        else:
+            trans = Node(self.ctx.fresh(f"{name}_trans"), "TransData", (name,), (new,))
+            self.out.nodes.append(trans)
+        self.converted[name, layout] = new
+        return new
+
+    def _emit(self, node: Node, inputs: tuple[str, ...], layout: Layout) -> None:
+        for o in node.outputs:
+            if o:
+                self.out.tensors[o] = replace(self.out.tensors[o], layout=layout)
+        self.out.nodes.append(node.with_(inputs=inputs))
+
+    def _restore_output(self, name: str) -> None:
+        """A graph output made in a blocked layout: rename inside, TransData to ND outside."""
+        inner = self.ctx.fresh(name)
+        t = self.out.tensors[name]
+        self.out.tensors[inner] = replace(t, name=inner)
+        self.out.tensors[name] = replace(t, layout=Layout.ND)
+        swap = lambda names: tuple(inner if n == name else n for n in names)  # noqa: E731
+        self.out.nodes = [
+            n.with_(inputs=swap(n.inputs), outputs=swap(n.outputs)) for n in self.out.nodes
+        ]
+        trans = Node(self.ctx.fresh(f"{name}_trans"), "TransData", (inner,), (name,))
+        self.out.nodes.append(trans)

@@ -1,0 +1,147 @@
+"""Which kernel runs an operator: candidates in order of preference, the first that accepts."""
+
+from __future__ import annotations
+
+import npusim.kernels  # noqa: F401  (registers the kernels)
+from npusim.chip.spec import ChipSpec
+from npusim.ir import DType, EpilogueStep, Graph, Node
+from npusim.ops import attributes, get_operator
+from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
+
+#: Operator → kernels, best first. Elementwise operators need no entry.
+CANDIDATES: dict[str, tuple[str, ...]] = {
+    "Conv": ("Conv2D", "DepthwiseConv"),
+    "MatMul": ("MatMul",),
+    "Gemm": ("MatMul",),
+    "MaxPool": ("Pool",),
+    "AveragePool": ("Pool",),
+    "GlobalAveragePool": ("Pool", "Reduce"),
+    "GlobalMaxPool": ("Pool",),
+    "TransData": ("TransData",),
+    "Transpose": ("Transpose",),
+    "DepthToSpace": ("Transpose",),
+    "SpaceToDepth": ("Transpose",),
+    "Gather": ("Gather",),
+    "LRN": ("LRN",),
+    "Softmax": ("Softmax",),
+    "LogSoftmax": ("Softmax",),
+    **dict.fromkeys(
+        ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
+        ("Norm",),
+    ),
+    **dict.fromkeys(
+        ("Concat", "Split", "Slice", "Pad", "Expand", "Tile", "Reshape", "Flatten", "Squeeze",
+         "Unsqueeze", "Identity", "Dropout"),
+        ("Move",),
+    ),
+    **dict.fromkeys(
+        ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+         "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
+        ("Reduce",),
+    ),
+}
+
+#: Inputs that are parameters when constant: they become attributes of the launch.
+PARAMETERS: dict[str, dict[int, str]] = {
+    "Slice": {1: "starts", 2: "ends", 3: "axes", 4: "steps"},
+    "Pad": {1: "pads", 2: "value", 3: "axes"},
+    "Split": {1: "split"},
+    "Expand": {1: "shape"},
+    "Tile": {1: "repeats"},
+    "Reshape": {1: "shape"},
+    "Squeeze": {1: "axes"},
+    "Unsqueeze": {1: "axes"},
+    "Dropout": {1: "ratio", 2: "training_mode"},
+    **{op: {1: "axes"} for op in CANDIDATES if op.startswith("Reduce")},
+}
+
+#: Operators that only reinterpret an ND tensor: no task at all.
+VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def kernel_of(op_type: str) -> str:
+    """The preferred kernel of an operator; 'view' when it is free, '' for the AI CPU."""
+    if op_type in VIEWS:
+        return "view"
+    if op_type in CANDIDATES:
+        return CANDIDATES[op_type][0]
+    return "Elementwise" if _vectorised(op_type) else ""
+
+
+def _vectorised(op_type: str) -> bool:
+    from npusim.kernels.expressions import LOWER
+
+    return get_operator(op_type).elementwise and op_type in LOWER
+
+
+def kernel_args(graph: Graph, node: Node) -> KernelArgs:
+    """The launch of a node: operand types and layouts, attributes, constant parameters."""
+    attrs = {k: _plain(v) for k, v in attributes(node).items() if v is not None}
+    names = PARAMETERS.get(node.op_type, {})
+    elementwise = get_operator(node.op_type, node.name).elementwise
+    inputs: list[OperandSpec | None] = []
+    fused = {s.operand: s for s in node.epilogue if s.operand is not None}
+    scalars: dict[int, float] = {}
+    for i, name in enumerate(node.inputs):
+        if not name:
+            inputs.append(None)
+            continue
+        t, constant = graph.tensors[name], graph.constants.get(name)
+        if constant is not None and i in names:
+            value = constant.value()
+            attrs[names[i]] = value.item() if names[i] == "value" else _plain(value)
+            inputs.append(None)
+        elif constant is not None and t.type.size == 1 and (elementwise or i in fused):
+            if i in fused:
+                scalars[i] = constant.value().item()
+            else:
+                attrs[f"const{i}"] = constant.value().item()
+            inputs.append(None)
+        else:
+            inputs.append(OperandSpec(t.shape, t.dtype, t.layout))
+    if elementwise and all(x is None for x in inputs):
+        # Everything is a scalar: keep the first as an operand.
+        first = graph.tensors[node.inputs[0]]
+        attrs.pop("const0", None)
+        inputs[0] = OperandSpec(first.shape, first.dtype, first.layout)
+    outputs = []
+    for name in node.outputs:
+        t = graph.tensors[name]
+        outputs.append(OperandSpec(t.shape, t.dtype, t.layout))
+    epilogue = tuple(_step(s, scalars) for s in node.epilogue)
+    ordered = tuple(sorted(attrs.items()))
+    return KernelArgs(node.op_type, tuple(inputs), tuple(outputs), ordered, epilogue)
+
+
+def _step(step: EpilogueStep, scalars: dict[int, float]) -> EpilogueStep:
+    """A step whose operand is a constant scalar takes it as attribute const1."""
+    if step.operand not in scalars:
+        return step
+    attrs = (*step.attrs, ("const1", scalars[step.operand]))
+    return EpilogueStep(step.op_type, None, attrs)
+
+
+def _plain(value: object) -> object:
+    """Attribute values as hashable plain data."""
+    if isinstance(value, DType):
+        return value.value
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(_plain(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def select_kernel(args: KernelArgs, chip: ChipSpec) -> tuple[str, str]:
+    """(kernel, '') or ('', why no AI Core kernel takes the launch)."""
+    reasons = []
+    names = CANDIDATES.get(args.op_type, ())
+    if not names and get_operator(args.op_type).elementwise:
+        names = ("Elementwise",)
+    for name in names:
+        kernel = get_kernel(name)
+        reason = kernel.refuse(args, chip)
+        if not reason and next(iter(kernel.tilings(args, chip)), None) is None:
+            reason = "no tiling fits the on-chip buffers"
+        if not reason:
+            return name, ""
+        reasons.append(f"{name}: {reason}")
+    return "", "; ".join(reasons) or "no AI Core kernel"

@@ -1,0 +1,114 @@
+"""From a launch's statistics to an `OpRecord`: bounds, roofline, pipes."""
+
+from __future__ import annotations
+
+from math import floor, prod
+
+from npusim.chip.spec import ChipSpec
+from npusim.machine.launch import LaunchResult
+from npusim.machine.stats import CoreStats
+from npusim.program.executable import KernelCall, Task, TaskKind
+from npusim.program.isa import N_PIPES, PIPE_NAMES
+from npusim.program.kernel import get_kernel
+from npusim.timeline import OpRecord, PipeTime, Span
+
+#: A transfer pipe that is busy because L2 or HBM is nearly full is bound by that memory.
+SATURATED = 0.8
+
+
+def make_record(
+    task: Task,
+    call: KernelCall,
+    chip: ChipSpec,
+    result: LaunchResult,
+    start: int,
+    end: int,
+    launch: int,
+    replayed: bool,
+) -> OpRecord:
+    """The timeline's record of one kernel launch."""
+    slow = result.slowest
+    pipes = {PIPE_NAMES[p]: _pipe(slow, p) for p in range(N_PIPES)}
+    pipes["scalar"] = _scalar(slow)
+    if chip.core.fixp is None:
+        del pipes["fixp"]
+    limits = bound_shares(chip, result, end - start, launch)
+    bound = _bound(limits)
+    spans = tuple(
+        Span(PIPE_NAMES[p], op, start + launch + a, start + launch + b)
+        for p, op, a, b in slow.spans
+    )
+    return OpRecord(
+        name=task.name,
+        op_type=task.op_type,
+        kernel=call.kernel,
+        core_type=_core_type(call, chip),
+        block_dim=call.plan.block_dim,
+        stream=task.stream,
+        start=start,
+        end=end,
+        launch=launch,
+        pipes=pipes,
+        bytes_hbm=round(result.hbm_bytes),
+        bytes_l2=result.l2_bytes,
+        flops=task.flops,
+        bound=bound,
+        bound_share=limits[bound],
+        roofline=roofline_cycles(chip, task, result),
+        limits=limits,
+        spans=spans,
+        replayed=replayed,
+    )
+
+
+def _core_type(call: KernelCall, chip: ChipSpec) -> str:
+    """AI_CORE on unified chips; AIC or AIV where cube and vector cores are apart."""
+    return get_kernel(call.kernel).core_type if chip.cores.split else TaskKind.AI_CORE.value
+
+
+def _pipe(stats: CoreStats, p: int) -> PipeTime:
+    return PipeTime(stats.busy[p], stats.idle[p], dict(stats.stall[p]))
+
+
+def _scalar(stats: CoreStats) -> PipeTime:
+    stalls = {"queue full": stats.scalar_stall} if stats.scalar_stall else {}
+    idle = stats.cycles - stats.scalar_busy - stats.scalar_stall
+    return PipeTime(stats.scalar_busy, idle, stalls)
+
+
+def bound_shares(
+    chip: ChipSpec, result: LaunchResult, duration: int, launch: int
+) -> dict[str, float]:
+    """Share of the duration that each resource was in use (pipes: on the slowest cores)."""
+    slow = result.slowest
+    shares = {PIPE_NAMES[p]: slow.busy[p] / duration for p in range(N_PIPES)}
+    shares["scalar"] = slow.scalar_busy / duration
+    shares["L2"] = result.l2_bytes / chip.l2_rate / duration
+    shares["HBM"] = result.hbm_bytes / chip.hbm_rate / duration
+    shares["launch"] = launch / duration
+    return shares
+
+
+def _bound(shares: dict[str, float]) -> str:
+    bound = max(shares, key=lambda k: shares[k])
+    if bound in ("mte2", "mte3", "fixp"):
+        memory = max(("HBM", "L2"), key=lambda k: shares[k])
+        if shares[memory] >= SATURATED * shares[bound]:
+            return memory
+    return bound
+
+
+def roofline_cycles(chip: ChipSpec, task: Task, result: LaunchResult) -> int:
+    """Cycles that no schedule of the same work and traffic can beat.
+
+    The largest of: MACs over the cube's peak, one pass over the outputs at the vector unit's
+    widest rate, HBM bytes and L2 bytes over what the memories achieve.
+    """
+    assert task.call is not None
+    out = sum(prod(o.shape) for o in task.call.args.outputs)
+    lanes = max(chip.core.vector.lanes.values()) * chip.vector_cores()
+    memory = max(result.hbm_bytes / chip.hbm_rate, result.l2_bytes / chip.l2_rate)
+    if task.uses_cube:
+        macs_per_cycle = chip.cube_flops(task.compute_dtype.value) / 2 / chip.clock
+        return floor(max(task.macs / macs_per_cycle, memory))
+    return floor(max(out / lanes if task.flops else 0, memory))

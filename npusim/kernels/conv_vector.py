@@ -213,13 +213,15 @@ def _splits(p: _Conv, chip: ChipSpec) -> list[Tiling]:
 
 
 def _tiles(p: _Conv, chip: ChipSpec, split: Tiling) -> Iterator[Tiling]:
-    """The largest spatial tile for each width in channels and group of taps."""
+    """Weights by rows of taps; tap by tap where that leaves room for a larger tile."""
     share = min(blocks(blocks(p.co, _unit(p, chip)), split["bn"]) * _unit(p, chip), 1024)
     for n0 in dict.fromkeys((share, *(n for n in COLUMNS if n < share), BLOCK)):
-        for taps in dict.fromkeys((p.window.kernel[1], 1)):
-            t = _largest_tile(p, chip, {**split, "n0": n0, "taps": taps})
-            if t is not None:
-                yield t
+        rows = _largest_tile(p, chip, {**split, "n0": n0, "taps": p.window.kernel[1]})
+        single = _largest_tile(p, chip, {**split, "n0": n0, "taps": 1})
+        if rows is not None:
+            yield rows
+        if single is not None and (rows is None or single != {**rows, "taps": 1}):
+            yield single
 
 
 def _largest_tile(p: _Conv, chip: ChipSpec, split: Tiling) -> Tiling | None:
@@ -234,7 +236,11 @@ def _largest_tile(p: _Conv, chip: ChipSpec, split: Tiling) -> Tiling | None:
         return None
     for key, out, parts in (("cols", p.window.out[1], "bw"), ("rows", p.window.out[0], "bh")):
         share = blocks(out, split[parts])
-        most = bisect_left(range(share), True, key=lambda n, key=key: not fits(key, n + 1))
+
+        def too_large(n: int, key: str = key) -> bool:
+            return not fits(key, n)
+
+        most = bisect_left(range(1, share + 1), True, key=too_large)
         t[key] = blocks(share, blocks(share, most))
         tiles = blocks(out, t[key])
         t[parts] = blocks(tiles, blocks(tiles, split[parts]))

@@ -26,7 +26,11 @@ from npusim.program.region import Region
 
 F32 = np.dtype(np.float32)
 FIXP_STEPS = ("Relu",)  #: what FIXP can do behind a cube result (besides bias and cast)
-VECTOR_STEPS = ("Relu", "Add", "Sum", "Clip")  #: what the vector epilogue can do
+VECTOR_STEPS = ("Relu", "Add", "Sum", "Max", "Min")  #: what the vector epilogue can do
+
+#: Vector instruction of a step, with a constant scalar and with a tensor.
+_SCALAR = {"Add": "adds", "Sum": "adds", "Max": "maxs", "Min": "mins"}
+_TENSOR = {"Add": "add", "Sum": "add", "Max": "max", "Min": "min"}
 
 
 class OutputView(Protocol):
@@ -77,6 +81,8 @@ def refuse_epilogue(args: KernelArgs, chip: ChipSpec) -> str:
     for step in args.epilogue:
         if step.op_type not in allowed:
             return f"epilogue {step.op_type} is not one of {', '.join(allowed)}"
+        if step.op_type != "Relu" and step.operand is None and "const1" not in dict(step.attrs):
+            return f"epilogue {step.op_type} without an operand"
         if step.operand is not None:
             other = args.inputs[step.operand]
             if other is None or other.shape != args.outputs[0].shape:
@@ -245,10 +251,8 @@ class CubeOutput:
         k = self._k
         if step.op_type == "Relu":
             yield k.vec("maxs", work, work, scalar=0.0)
-        elif step.op_type == "Clip":
-            attrs = dict(step.attrs)
-            yield k.vec("maxs", work, work, scalar=attrs["min"])
-            yield k.vec("mins", work, work, scalar=attrs["max"])
+        elif step.operand is None:
+            yield k.vec(_SCALAR[step.op_type], work, work, scalar=dict(step.attrs)["const1"])
         else:
             assert step.operand is not None
             queue = self._residuals[step.operand]
@@ -259,7 +263,7 @@ class CubeOutput:
                 wide = self._wide.region(work.shape, F32)
                 yield k.vec("conv", wide, other)
                 other = wide
-            yield k.vec("add", work, work, other)
+            yield k.vec(_TENSOR[step.op_type], work, work, other)
             yield queue.free()
 
 

@@ -9,10 +9,13 @@ Clip becomes Max and Min with constant operands, so that every step has one oper
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from npusim.compiler.options import CompileContext
 from npusim.compiler.select import kernel_args, select_kernel
-from npusim.ir import EpilogueStep, Graph, Node
+from npusim.ir import EpilogueStep, Graph, Layout, Node
 from npusim.ops import attributes, get_operator
+from npusim.program.kernel import KernelArgs
 
 CUBE_OPS = ("Conv", "MatMul", "Gemm")
 MAX_CHAIN = 6  #: steps of a fused chain: longer ones spill more UB than they save
@@ -132,7 +135,25 @@ def _append_clip(graph: Graph, node: Node, clip: Node) -> Node | None:
 
 
 def _runs(graph: Graph, node: Node, ctx: CompileContext) -> bool:
-    """An AI Core kernel takes the fused node."""
-    name, _ = select_kernel(kernel_args(graph, node), ctx.chip)
+    """An AI Core kernel takes the fused node, in the layouts that it will get."""
+    args = kernel_args(graph, node)
+    if node.op_type == "Conv" and len(args.outputs[0].shape) == 4:
+        args = _in_conv_layouts(node, args)
+    name, _ = select_kernel(args, ctx.chip)
     return bool(name)
+
+
+def _in_conv_layouts(node: Node, args: KernelArgs) -> KernelArgs:
+    """The launch with the layouts that `assign_layouts` gives a convolution."""
+    fused = {s.operand for s in node.epilogue}
+    depthwise = int(attributes(node)["group"]) != 1
+    inputs = []
+    for i, spec in enumerate(args.inputs):
+        if spec is not None and (i == 0 or i in fused):
+            spec = replace(spec, layout=Layout.NC1HWC0)
+        elif spec is not None and i == 1 and not depthwise:
+            spec = replace(spec, layout=Layout.FRACTAL_Z)
+        inputs.append(spec)
+    out = replace(args.outputs[0], layout=Layout.NC1HWC0)
+    return replace(args, inputs=tuple(inputs), outputs=(out,))
 

@@ -137,12 +137,10 @@ class ConvVector(TileKernel):
         layouts = (x.layout, w.layout, y.layout)
         if layouts != (Layout.NC1HWC0, Layout.FRACTAL_Z, Layout.NC1HWC0):
             return "needs NC1HWC0 input and output and FRACTAL_Z weights"
-        for step in args.epilogue:
-            bounds = dict(step.attrs)
-            padded = step.op_type == "Clip" and y.shape[1] % BLOCK
-            if padded and not bounds["min"] <= 0 <= bounds["max"]:
-                return "Clip that would change the zeros of padded channels"
-        return vm.refuse_vector(args, chip)
+        reason = vm.refuse_vector(args, chip)
+        if not reason and y.shape[1] % BLOCK and vm.on_zero(args.epilogue):
+            return "an epilogue that changes the zeros of padded channels"
+        return reason
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:

@@ -122,6 +122,11 @@ class Queue:
         return self._core.wait_flag(self.src, self.dst, self._ids[slot])
 
     @property
+    def warm(self) -> int:
+        """Slots that have been used: the first round of `alloc` needs no wait."""
+        return min(self._filled, len(self.slots))
+
+    @property
     def back_partner(self) -> Alloc:
         """The partner of the slot that `alloc` gave last."""
         return self.partners[(self._filled - 1) % len(self.slots)]
@@ -164,6 +169,7 @@ class Kernel:
     Attributes:
         chip: the chip; args: the launch's operands and attributes; block: block index.
         functional: True at tile level (instructions carry effects).
+        queues: the queues made so far.
         loops: the loops the body is in, outermost first; mark: True when one just advanced.
     """
 
@@ -173,6 +179,7 @@ class Kernel:
         self.block = block
         self.functional = functional
         self.loops: list[Loop] = []
+        self.queues: list[Queue] = []
         self.mark = False
         core = chip.core
         self._capacity = {
@@ -231,7 +238,8 @@ class Kernel:
 
         `partner` = (space, nbytes) adds a second buffer per slot under the same flags.
         """
-        return Queue(self, space, nbytes, slots, src, dst, partner)
+        self.queues.append(Queue(self, space, nbytes, slots, src, dst, partner))
+        return self.queues[-1]
 
     def flag_id(self) -> int:
         """A fresh event id."""

@@ -29,7 +29,7 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
 
-CHUNKS = (16, 32, 64, 128, 256)  #: values of k loaded at a time
+CHUNKS = (8, 16, 32, 64, 128, 256)  #: values of k loaded at a time
 COLUMNS = (1024, 512, 256, 128, 64)  #: columns of a tile, besides the whole share
 MAX_WAYS = 64
 

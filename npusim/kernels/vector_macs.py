@@ -19,7 +19,7 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, EpilogueStep
-from npusim.kernels.epilogue import VECTOR_STEPS, EpilogueSpec
+from npusim.kernels.epilogue import _SCALAR, _TENSOR, VECTOR_STEPS, EpilogueSpec
 from npusim.kernels.lang import Alloc, Kernel, Queue
 from npusim.program import cost
 from npusim.program.isa import CoreMemory, Instr, Kind, Pipe
@@ -42,11 +42,22 @@ def refuse_vector(args: KernelArgs, chip: ChipSpec) -> str:
     for step in args.epilogue:
         if step.op_type not in VECTOR_STEPS:
             return f"epilogue {step.op_type} is not one of {', '.join(VECTOR_STEPS)}"
+        if step.op_type != "Relu" and step.operand is None and "const1" not in dict(step.attrs):
+            return f"epilogue {step.op_type} without an operand"
         if step.operand is not None:
             other = args.inputs[step.operand]
             if other is None or other.shape != out.shape or other.layout is not out.layout:
                 return f"epilogue {step.op_type} broadcasts its operand or mixes layouts"
     return ""
+
+
+def on_zero(steps: tuple[EpilogueStep, ...]) -> float:
+    """What the epilogue makes of a padding element: zero, as are its operands' paddings."""
+    value = 0.0
+    for step in steps:
+        other = float(dict(step.attrs).get("const1", 0.0))
+        value = {"Max": max, "Min": min, "Relu": max}.get(step.op_type, float.__add__)(value, other)
+    return value
 
 
 def lanes_of(chip: ChipSpec) -> int:
@@ -171,8 +182,7 @@ def result_bytes(spec: EpilogueSpec, ways: int, m: int, pitch: int) -> int:
 
 def result_passes(spec: EpilogueSpec, ways: int) -> int:
     """Passes of the vector unit over an m × n tile, besides the multiplications."""
-    steps = sum(2 if s.op_type == "Clip" else 1 for s in spec.steps)
-    return 2 * ways - 1 + (spec.bias is not None) + steps
+    return 2 * ways - 1 + (spec.bias is not None) + len(spec.steps)
 
 
 class Results:
@@ -229,14 +239,11 @@ class Results:
         k = self._k
         if step.op_type == "Relu":
             yield k.vec("maxs", y, y, scalar=0.0)
-        elif step.op_type == "Clip":
-            attrs = dict(step.attrs)
-            yield k.vec("maxs", y, y, scalar=attrs["min"])
-            yield k.vec("mins", y, y, scalar=attrs["max"])
+        elif step.operand is None:
+            yield k.vec(_SCALAR[step.op_type], y, y, scalar=dict(step.attrs)["const1"])
         else:
-            assert step.operand is not None
             queue = self._others[step.operand]
             yield queue.deque()
             other = queue.front.region((tile.m, tile.pitch), F32)
-            yield k.vec("add", y, y, other[:, : tile.n])
+            yield k.vec(_TENSOR[step.op_type], y, y, other[:, : tile.n])
             yield queue.free()

@@ -102,7 +102,7 @@ def _place(c: Core) -> tuple[object, ...]:
     for i, lp in enumerate(loops):
         reached = loops[i + 1].begin if i + 1 < len(loops) else c.stats.instructions
         place.append((lp.site, reached - lp.start))
-    return tuple(place)
+    return (*place, *(q.warm for q in c.context.queues))
 
 
 def _snapshot(c: Core) -> _CoreSnapshot:

@@ -99,9 +99,14 @@ class Scoreboard:
                 self._start_flow(time, self.cores[c], p)
             elif end is not None:
                 self.now = end
-                for flow in server.pop_ended(end):
-                    c, p = flow.tag  # type: ignore[misc]
+                ended = [flow.tag for flow in server.pop_ended(end)]
+                for c, p in ended:  # type: ignore[misc]
                     self._end_flow(end, self.cores[c], p)
+                # All transfers of this cycle are booked before any core goes on: going on may
+                # fold, which moves time.
+                for c, p in ended:  # type: ignore[misc]
+                    self._drain(self.cores[c], p)
+                    self._issue(self.cores[c])
             else:
                 break
         self._check_finished(name)
@@ -154,12 +159,6 @@ class Scoreboard:
             self.events += 1
             if not pipe.blocked:
                 self._drain(core, ins.pipe)
-
-    def _resume(self, core: Core, p: int) -> None:
-        """Pipe p can go on: drain it, then let the scalar unit issue."""
-        core.pipes[p].blocked = False
-        self._drain(core, p)
-        self._issue(core)
 
     # -- execute ---------------------------------------------------------------------------
 
@@ -253,7 +252,7 @@ class Scoreboard:
         if self._spans:
             stats.spans.append((p, ins.op, pop, now))
         self.events += 1
-        self._resume(core, p)
+        pipe.blocked = False
 
     def _check_finished(self, name: str) -> None:
         stuck = []

@@ -233,7 +233,7 @@ def _tiles(
     half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
     l1 = chip.core.l1.size - 2048
     for m0 in _row_tiles(p, mc):
-        rows = _max_band(p, m0)
+        rows = _max_band(p, m0, bm)
         band = rows * p.width * 16 * es  # one C1 block
         for n0 in tile_sizes(nc):
             k0 = min(half_a // m0, half_b // n0, p.k1)
@@ -264,12 +264,15 @@ def _row_tiles(p: ConvProblem, mc: int) -> list[int]:
     return [*sizes, *(m for m in tile_sizes(mc) if m not in sizes)]
 
 
-def _max_band(p: ConvProblem, m0: int) -> int:
-    """Input rows that any m tile of m0 fractals can need."""
+def _max_band(p: ConvProblem, m0: int, bm: int) -> int:
+    """Input rows that any m tile of m0 fractals can need, with M split over bm blocks."""
     w = p.window
-    out_rows = min(blocks(p.m, w.out_width), (m0 * 16 - 1) // w.out_width + 2)
-    if w.out_width == 1:
-        out_rows = min(p.m, m0 * 16)
+    positions = min(p.m, m0 * 16)
+    share_start = blocks(p.m1, bm) * 16 if bm > 1 else 0
+    if positions % w.out_width == 0 and share_start % w.out_width == 0:
+        out_rows = positions // w.out_width
+    else:  # a tile may begin and end within a row
+        out_rows = min(blocks(p.m, w.out_width), (positions - 2) // w.out_width + 2)
     return min(p.height, (out_rows - 1) * w.stride_h + (w.kh - 1) * w.dilation_h + 1)
 
 
@@ -288,7 +291,7 @@ def _estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     mte1 = load_a + load_b + mmads * (core.mte1.load3d_head + core.mte1.head)
     block_dim = t["bb"] * t["bm"] * t["bn"]
     rate = min(core.mte2.rate, chip.l2_rate / block_dim)
-    band = _max_band(p, min(t["m0"], mc)) * p.width * 16 * es * p.c1
+    band = _max_band(p, min(t["m0"], mc), t["bm"]) * p.width * 16 * es * p.c1
     x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
     weights = p.k1 * nc * fractal
     w_loads = 1 / s.batches if n_tiles_once(t) else m_tiles
@@ -308,7 +311,14 @@ def _estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     unique = p.batch * p.m * p.n1 * 16 * es + p.batch * p.c1 * p.height * p.width * 16 * es
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
     launch = chip.cycles(chip.scheduler.per_block) * block_dim
-    return max(body, unique / chip.hbm_rate) + drain / tiles + fill + launch
+    total = max(body, unique / chip.hbm_rate) + drain / tiles + fill + launch
+    # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
+    return total if _whole_rows(p, t) else total * 1.05
+
+
+def _whole_rows(p: ConvProblem, t: Tiling) -> bool:
+    """Tiles begin and end with output rows."""
+    return min(p.m, t["m0"] * 16) % p.window.out_width == 0
 
 
 class _Body:
@@ -319,7 +329,7 @@ class _Body:
         es = p.dtype.size
         fractal = 256 * es
         m0, n0, c1 = t["m0"], t["n0"], t["c1"]
-        band = _max_band(p, m0) * p.width * 16 * es
+        band = _max_band(p, m0, t["bm"]) * p.width * 16 * es
         weights = p.taps * n0 * fractal
         self.panel: Queue | None = None
         src, dst, slots = Pipe.MTE2, Pipe.MTE1, t["slots"]

@@ -66,12 +66,15 @@ _NUMPY: dict[DType, np.dtype] = {
 
 
 def convert(value: np.ndarray, dtype: DType) -> np.ndarray:
-    """`value` in another type; finite values saturate in fp16 instead of becoming inf."""
+    """`value` in another type; in fp16, finite values saturate and infinities stay.
+
+    This is the saturation mode of the chips (the only mode of the first generation).
+    """
     if value.dtype == dtype.np:
         return value
-    if dtype is DType.FLOAT16 and value.dtype.kind == "f":
-        limit = float(np.finfo(np.float16).max)
-        if value.size and np.abs(value).max() > limit:
-            value = np.where(np.isfinite(value), np.clip(value, -limit, limit), value)
-        return value.astype(np.float16)
-    return value.astype(dtype.np)
+    with np.errstate(over="ignore", invalid="ignore"):
+        out = value.astype(dtype.np)
+        if dtype is DType.FLOAT16 and np.isinf(out).any():
+            limit = np.copysign(np.finfo(np.float16).max, value).astype(np.float16)
+            out = np.where(np.isinf(out) & np.isfinite(value), limit, out)
+    return out

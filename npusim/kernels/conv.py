@@ -99,10 +99,7 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     if kh == kw == 1 and sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
         h, wd, ho, wo = h * wd, 1, ho * wo, 1
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo)
-    fused = {s.operand for s in args.epilogue}
-    bias = 2 if len(args.inputs) > 2 and args.inputs[2] is not None and 2 not in fused else None
-    spec = ep.EpilogueSpec(bias, args.epilogue, args.outputs[0].dtype.np)
-    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, spec)
+    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, ep.make_spec(args))
 
 
 @dataclass(frozen=True)
@@ -155,9 +152,14 @@ class Conv2D(TileKernel):
         """Best block splits crossed with legal L0/L1 tiles."""
         p = conv_problem(args)
         splits = work_splits(p.batch, p.m1, p.n1, chip.cores.count)
-        double = [t for split in splits for t in _tiles(p, chip, split, 2)]
-        # Single-buffered L1 only where nothing else fits.
-        yield from double or (t for split in splits for t in _tiles(p, chip, split, 1))
+        found = False
+        for slots in (2, 1):  # single-buffered L1 only where nothing else fits
+            for split in splits:
+                for tiling in _tiles(p, chip, split, slots):
+                    found = True
+                    yield tiling
+            if found:
+                return
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -183,7 +185,7 @@ class Conv2D(TileKernel):
             once = n_tiles_once(tiling)
             w_total += weights * (1 if once else s.batches * m_tiles)
             y_total += s.batches * blocks(s.n) * 16 * s.m * es
-            bias_reads += s.n * _bias_loads(tiling, s)
+            bias_reads += s.n
             keys.append((s.batches, s.m, s.n, band))
         x, w = args.inputs[0], args.inputs[1]
         assert x is not None and w is not None
@@ -219,10 +221,6 @@ def _span(t: Tiling, s: Share, mi: int) -> tuple[int, int]:
     return s.m0 + mi * size, min(size, s.m - mi * size)
 
 
-def _bias_loads(t: Tiling, s: Share) -> int:
-    return s.batches * blocks(s.m, t["m0"] * 16)
-
-
 def _tiles(
     p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
 ) -> Iterator[Tiling]:
@@ -231,7 +229,7 @@ def _tiles(
     es = p.dtype.size
     fractal = 256 * es
     half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
-    l1 = chip.core.l1.size - 2048
+    l1 = chip.core.l1.size - p.spec.bias_bytes
     for m0 in _row_tiles(p, mc):
         rows = _max_band(p, m0, bm)
         band = rows * p.width * 16 * es  # one C1 block
@@ -344,12 +342,13 @@ class _Body:
         self.l0 = k.queue(
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
-        self.out = ep.CubeOutput(k, p.spec, ConvOutput(p.m, p.n1), m0, n0)
+        self.out = ep.CubeOutput(k, p.spec, ConvOutput(p.m, p.n1), (m0, n0), (s.n0, s.n))
 
     def run(self) -> Iterator[Instr]:
         """All tiles of the share."""
         k, t, s = self.k, self.t, self.s
         m_tiles, n_tiles = _tile_counts(t, s)
+        yield from self.out.prepare()
         if t["resident"] == 2:
             for ni in k.loop(n_tiles):
                 yield from self._load_panel(0, 0, ni)
@@ -462,14 +461,27 @@ class _Body:
             assert self.panel is not None
             w_src, w_c1, w_lo = self.panel.front, p.c1, c_first * p.taps + lo
         l0a = yield from self.l0.alloc()
+        l0b = self.l0.back_partner
         top, bottom = p.band(row0, rows)
-        band = x_src.region((x_c1, bottom - top, p.width, 16), dtype)
-        a = l0a.region((m_b, width, 16, 16), dtype)
-        yield k.load3d(a, band, p.window, row0, rows, x_lo, top)
-        w = w_src.region((w_c1 * p.taps, n_b, 16, 16), dtype)[w_lo : w_lo + width]
-        b = self.l0.back_partner.region((width, n_b, 16, 16), dtype)
-        yield k.load_l0(b, w)
+
+        def l0a_tile() -> Region:
+            return l0a.region((m_b, width, 16, 16), dtype)
+
+        def l0b_tile() -> Region:
+            return l0b.region((width, n_b, 16, 16), dtype)
+
+        def load_x() -> Instr:
+            band = x_src.region((x_c1, bottom - top, p.width, 16), dtype)
+            return k.load3d(l0a_tile(), band, p.window, row0, rows, x_lo, top)
+
+        def load_w() -> Instr:
+            w = w_src.region((w_c1 * p.taps, n_b, 16, 16), dtype)
+            return k.load_l0(l0b_tile(), w[w_lo : w_lo + width])
+
+        key = (m_b, n_b, width)
+        yield k.memo(("load3d", *key), load_x)
+        yield k.memo(("load2d", *key), load_w)
         yield self.l0.enque()
         yield self.l0.deque()
-        yield k.mmad(c, a, b, accumulate=not first)
+        yield k.memo(("mmad", *key), lambda: k.mmad(c, l0a_tile(), l0b_tile(), not first))
         yield self.l0.free()

@@ -25,6 +25,8 @@ from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region
 
 F32 = np.dtype(np.float32)
+#: UB bytes per column block for the fp32 bias and its fourfold copy (16 + 64 values).
+BIAS_STRIP = (16 + 64) * 4
 FIXP_STEPS = ("Relu",)  #: what FIXP can do behind a cube result (besides bias and cast)
 VECTOR_STEPS = ("Relu", "Add", "Sum", "Max", "Min")  #: what the vector epilogue can do
 
@@ -63,16 +65,29 @@ class TileSpan:
 
 @dataclass(frozen=True)
 class EpilogueSpec:
-    """A fused epilogue as the kernels need it: a bias operand, then steps."""
+    """A fused epilogue as the kernels need it: a bias operand, then steps.
+
+    `bias_bytes`: of the whole bias, which a block keeps on chip (at most).
+    """
 
     bias: int | None
     steps: tuple[EpilogueStep, ...]
     out: np.dtype
+    bias_bytes: int = 0
 
     @property
     def on_vector(self) -> bool:
         """True when fp32 work in UB is needed beyond the cast."""
         return self.bias is not None or bool(self.steps)
+
+
+def make_spec(args: KernelArgs) -> EpilogueSpec:
+    """The launch's epilogue: input 2 is the bias unless a step uses it."""
+    fused = {s.operand for s in args.epilogue}
+    spec = args.inputs[2] if len(args.inputs) > 2 and 2 not in fused else None
+    size = 0 if spec is None else -(-spec.nbytes // 512) * 512
+    out = args.outputs[0].dtype.np
+    return EpilogueSpec(None if spec is None else 2, args.epilogue, out, size)
 
 
 def refuse_epilogue(args: KernelArgs, chip: ChipSpec) -> str:
@@ -98,118 +113,163 @@ def strip_bytes(spec: EpilogueSpec, m_blocks: int) -> int:
     per_block = half + sum(half + 4 for s in spec.steps if s.operand is not None)
     if spec.on_vector:
         per_block += 4
-    bias = 384 if spec.bias is not None else 0
+    bias = BIAS_STRIP if spec.bias is not None else 0
     return 256 * per_block * m_blocks + bias
 
 
 def strip_blocks(spec: EpilogueSpec, chip: ChipSpec, m_blocks: int, n_blocks: int) -> int:
     """Column blocks per strip so that everything in UB fits; 0 when not even one does."""
-    return min(n_blocks, chip.core.ub.size // strip_bytes(spec, m_blocks))
+    room = chip.core.ub.size - spec.bias_bytes
+    return max(0, min(n_blocks, room // strip_bytes(spec, m_blocks)))
 
 
 class CubeOutput:
     """Drains L0C tiles to GM. One per kernel body.
 
-    Life cycle of a tile: the body takes `l0c` slots from `queue.alloc()`, accumulates, calls
-    `yield self.queue.enque()`, then `yield from self.drain(...)`.
+    Life cycle: `yield from prepare()` once; per tile the body takes a slot from `queue.alloc()`,
+    accumulates, yields `queue.enque()`, then `yield from drain(...)`.
+
+    Args:
+        columns: first output column of the block's share, and how many.
     """
 
     def __init__(
-        self, k: Kernel, spec: EpilogueSpec, view: OutputView, m_blocks: int, n_blocks: int
+        self,
+        k: Kernel,
+        spec: EpilogueSpec,
+        view: OutputView,
+        tile: tuple[int, int],
+        columns: tuple[int, int],
     ) -> None:
-        self._k, self._spec, self._view = k, spec, view
+        self._k, self._spec, self._view, self._columns = k, spec, view, columns
+        m_blocks, n_blocks = tile
         self._fixp = k.chip.core.fixp is not None
-        drain_pipe = Pipe.FIXP if self._fixp else Pipe.V
+        self._drain_pipe = Pipe.FIXP if self._fixp else Pipe.V
         tile_bytes = m_blocks * n_blocks * 1024
         slots = 2 if 2 * tile_bytes <= k.chip.core.l0c.size else 1
-        self.queue = k.queue("L0C", tile_bytes, slots, Pipe.M, drain_pipe)
-        self.nu = n_blocks if self._fixp else strip_blocks(spec, k.chip, m_blocks, n_blocks)
-        if spec.bias is not None:
-            space = "L1" if self._fixp else "UB"
-            self._bias_q = k.queue(space, self.nu * 16 * 4, 1, Pipe.MTE2, drain_pipe)
-        if self._fixp:
-            return
-        strip = self.nu * m_blocks * 256
+        self.queue = k.queue("L0C", tile_bytes, slots, Pipe.M, self._drain_pipe)
+        self._nu = n_blocks if self._fixp else strip_blocks(spec, k.chip, m_blocks, n_blocks)
+        self._bias_at = (-1, -1)
+        self._residuals: dict[int, Queue] = {}
+        if not self._fixp:
+            self._allocate(self._nu * m_blocks * 256)
+
+    def _allocate(self, strip: int) -> None:
+        """UB for strips of `strip` elements."""
+        k, spec = self._k, self._spec
         self._out = k.queue("UB", strip * spec.out.itemsize, 2, Pipe.V, Pipe.MTE3)
         self._work = k.alloc("UB", strip * 4) if spec.on_vector else None
-        self._residuals: dict[int, Queue] = {}
         self._wide: Alloc | None = None
         for step in spec.steps:
             if step.operand is not None:
                 dtype = k.args.operands[step.operand].dtype.np
-                self._residuals[step.operand] = k.queue(
-                    "UB", strip * dtype.itemsize, 2, Pipe.MTE2, Pipe.V
-                )
+                size = strip * dtype.itemsize
+                self._residuals[step.operand] = k.queue("UB", size, 2, Pipe.MTE2, Pipe.V)
                 if dtype != F32 and self._wide is None:
                     self._wide = k.alloc("UB", strip * 4)
         if spec.bias is not None:
-            self._bias32 = k.alloc("UB", self.nu * 16 * 4)
-            self._bias_rep = k.alloc("UB", self.nu * 64 * 4)
+            self._bias32 = k.alloc("UB", self._nu * 16 * 4)
+            self._bias_rep = k.alloc("UB", self._nu * 64 * 4)
+
+    def prepare(self) -> Iterator[Instr]:
+        """Load the share's bias, once."""
+        k, bias = self._k, self._spec.bias
+        if bias is None:
+            return
+        first, count = self._columns
+        dtype = k.args.operands[bias].dtype
+        padded = -(-count // 16) * 16
+        queue = k.queue(
+            "L1" if self._fixp else "UB", padded * dtype.size, 1, Pipe.MTE2, self._drain_pipe
+        )
+        self._bias = yield from queue.alloc()
+        src = Region.dense("GM", bias, first * dtype.size, (count,), dtype.np)
+        whole = self._bias.region((padded,), dtype.np)
+        yield k.load(whole[:count], src, whole if count < padded else None)
+        yield queue.enque()
+        yield queue.deque()
 
     def drain(self, n1: int, n_blocks: int, n_valid: int, tile: TileSpan) -> Iterator[Instr]:
         """Move the oldest full tile out: column blocks n1 … n1+n_blocks of the output.
 
         Args:
-            n_valid: valid columns of the whole output (bias beyond them is not read).
+            n_valid: valid columns of the whole output.
         """
         yield self.queue.deque()
         l0c = self.queue.front.region((n_blocks, tile.m16, 16), F32)
         if self._fixp:
-            yield from self._fixpipe(l0c, n1, n_valid, tile)
+            yield self._fixpipe(l0c, n1, n_valid, tile)
         else:
-            for start in range(0, n_blocks, self.nu):
-                nu = min(self.nu, n_blocks - start)
-                yield from self._strip(l0c[start : start + nu], n1 + start, n_valid, tile)
+            for start in range(0, n_blocks, self._nu):
+                nu = min(self._nu, n_blocks - start)
+                width = min(nu * 16, n_valid - (n1 + start) * 16)
+                yield from self._strip(l0c[start : start + nu], n1 + start, width, tile)
         yield self.queue.free()
+
+    def _bias_row(self, n1: int, nu: int) -> Region:
+        """The loaded bias of column blocks n1 … n1+nu."""
+        assert self._spec.bias is not None
+        dtype = self._k.args.operands[self._spec.bias].dtype
+        offset = (n1 * 16 - self._columns[0]) * dtype.size
+        return self._bias.region((nu * 16,), dtype.np, offset)
 
     # -- chips with FIXP ---------------------------------------------------------------------
 
-    def _fixpipe(self, l0c: Region, n1: int, n_valid: int, tile: TileSpan) -> Iterator[Instr]:
-        k, spec = self._k, self._spec
-        gm, nu = k.output(0), l0c.shape[0]
-        pairs = self._view.pieces(gm, l0c, n1, tile)
-        relu = any(s.op_type == "Relu" for s in spec.steps)
-        biases: list[Region] = []
-        if spec.bias is not None:
-            yield from self._load_bias(n1, nu, n_valid)
-            yield self._bias_q.deque()
-            row = self._bias_q.front.region((nu, 1, 16), k.args.operands[spec.bias].dtype.np)
-            local = row.broadcast((nu, tile.m16, 16))
-            biases = [b for _, b in self._view.pieces(gm, local, n1, tile)]
-        yield k.fixpipe(pairs, self._view.bursts(nu, tile), biases, relu)
-        if spec.bias is not None:
-            yield self._bias_q.free()
+    def _fixpipe(self, l0c: Region, n1: int, n_valid: int, tile: TileSpan) -> Instr:
+        k, spec, nu = self._k, self._spec, l0c.shape[0]
+
+        def build() -> Instr:
+            gm = k.output(0)
+            pairs = self._view.pieces(gm, l0c, n1, tile)
+            relu = any(s.op_type == "Relu" for s in spec.steps)
+            biases: list[Region] = []
+            if spec.bias is not None:
+                row = self._bias_row(n1, nu).split(0, 16).expand(1)
+                local = row.broadcast((nu, tile.m16, 16))
+                biases = [b for _, b in self._view.pieces(gm, local, n1, tile)]
+            return k.fixpipe(pairs, self._view.bursts(nu, tile), biases, relu)
+
+        return k.memo(("fixpipe", nu, min(nu * 16, n_valid - n1 * 16), tile.rows), build)
 
     # -- chips whose L0C leaves through the vector pipe --------------------------------------
 
-    def _strip(self, l0c: Region, n1: int, n_valid: int, tile: TileSpan) -> Iterator[Instr]:
+    def _strip(self, l0c: Region, n1: int, width: int, tile: TileSpan) -> Iterator[Instr]:
         k, spec = self._k, self._spec
         nu, m16 = l0c.shape[0], tile.m16
-        operands = [s.operand for s in spec.steps if s.operand is not None]
-        for operand in operands:
-            slot = yield from self._residuals[operand].alloc()
-            local = self._shape(slot, k.args.operands[operand].dtype.np, nu, m16)
-            pieces = self._view.pieces(k._operand(operand), local, n1, tile)
-            yield k.load_pairs([(loc, gm) for gm, loc in pieces])
-            yield self._residuals[operand].enque()
-        if spec.bias is not None:
-            yield from self._load_bias(n1, nu, n_valid)
+        key = (nu, width, tile.rows)
+        for operand, queue in self._residuals.items():
+            slot = yield from queue.alloc()
+            yield k.memo(
+                ("residual", operand, *key),
+                lambda slot=slot, op=operand: self._load_residual(slot, op, nu, n1, tile),  # type: ignore[misc]
+            )
+            yield queue.enque()
         out = yield from self._out.alloc()
-        flat = out.region((nu * m16 * 16,), spec.out)
         if self._work is None:
-            yield k.l0c_to_ub(self._shape(out, spec.out, nu, m16), l0c)
+            target = out
         else:
-            work = self._work.region((nu * m16 * 16,), F32)
-            yield k.l0c_to_ub(self._shape(self._work, F32, nu, m16), l0c)
-            yield from self._bias_add(nu, m16)
-            for step in spec.steps:
-                yield from self._step(step, work)
-            yield k.vec("conv" if spec.out != F32 else "copy", flat, work)
+            target = self._work
+        dtype = spec.out if self._work is None else F32
+        yield k.memo(
+            ("copy_l0c", nu, m16), lambda: k.l0c_to_ub(self._shape(target, dtype, nu, m16), l0c)
+        )
+        if self._work is not None:
+            yield from self._work_on(self._work, out, n1, nu, m16)
         yield self._out.enque()
         yield self._out.deque()
-        pieces = self._view.pieces(k.output(0), self._shape(out, spec.out, nu, m16), n1, tile)
-        yield k.store_pairs(pieces)
+
+        def store() -> Instr:
+            local = self._shape(out, spec.out, nu, m16)
+            return k.store_pairs(self._view.pieces(k.output(0), local, n1, tile))
+
+        yield k.memo(("store", *key), store)
         yield self._out.free()
+
+    def _load_residual(self, slot: Alloc, operand: int, nu: int, n1: int, tile: TileSpan) -> Instr:
+        k = self._k
+        local = self._shape(slot, k.args.operands[operand].dtype.np, nu, tile.m16)
+        pieces = self._view.pieces(k.operand(operand), local, n1, tile)
+        return k.load_pairs([(loc, gm) for gm, loc in pieces])
 
     def _shape(self, alloc: Alloc, dtype: np.dtype, nu: int, m16: int) -> Region:
         """The strip in an allocation as (nu, m16, 16), lying as rows or as blocks."""
@@ -217,54 +277,62 @@ class CubeOutput:
             return alloc.region((m16, nu, 16), dtype).permute(1, 0, 2)
         return alloc.region((nu, m16, 16), dtype)
 
-    def _load_bias(self, n1: int, nu: int, n_valid: int) -> Iterator[Instr]:
-        k, bias = self._k, self._spec.bias
-        assert bias is not None
-        spec = k.args.operands[bias]
-        width = min(nu * 16, n_valid - n1 * 16)
-        slot = yield from self._bias_q.alloc()
-        src = Region.dense("GM", bias, n1 * 16 * spec.dtype.size, (width,), spec.dtype.np)
-        whole = slot.region((nu * 16,), spec.dtype.np)
-        yield k.load(whole[:width], src, whole if width < nu * 16 else None)
-        yield self._bias_q.enque()
+    def _work_on(self, work: Alloc, out: Alloc, n1: int, nu: int, m16: int) -> Iterator[Instr]:
+        """fp32 work on a strip in UB: bias, steps, cast."""
+        k, spec, size = self._k, self._spec, nu * m16 * 16
+        if spec.bias is not None:
+            yield from self._bias_add(work, n1, nu, m16)
+        for i, step in enumerate(spec.steps):
+            yield from self._step(i, step, work, size)
+        op = "conv" if spec.out != F32 else "copy"
+        yield k.memo(
+            ("cast", size),
+            lambda: k.vec(op, out.region((size,), spec.out), work.region((size,), F32)),
+        )
 
-    def _bias_add(self, nu: int, m16: int) -> Iterator[Instr]:
-        k, bias = self._k, self._spec.bias
-        if bias is None:
-            return
-        assert self._work is not None
-        yield self._bias_q.deque()
-        raw = self._bias_q.front.region((nu * 16,), k.args.operands[bias].dtype.np)
-        wide = self._bias32.region((nu * 16,), F32)
-        yield k.vec("conv", wide, raw)
-        yield self._bias_q.free()
-        if self._view.rows:
-            work = self._work.region((m16, nu * 16), F32)
-            yield k.vec("add", work, work, wide.expand(0))
-            return
-        rep = self._bias_rep.region((nu, 4, 16), F32)
-        yield k.vec("copy", rep, wide.split(0, 16).expand(1))
-        work = self._work.region((nu, m16 // 4, 64), F32)
-        yield k.vec("add", work, work, self._bias_rep.region((nu, 1, 64), F32))
-
-    def _step(self, step: EpilogueStep, work: Region) -> Iterator[Instr]:
+    def _bias_add(self, alloc: Alloc, n1: int, nu: int, m16: int) -> Iterator[Instr]:
+        """Add the bias row; its fp32 copy (four times over for blocks) is kept between strips."""
         k = self._k
-        if step.op_type == "Relu":
-            yield k.vec("maxs", work, work, scalar=0.0)
-        elif step.operand is None:
-            yield k.vec(_SCALAR[step.op_type], work, work, scalar=dict(step.attrs)["const1"])
-        else:
-            assert step.operand is not None
-            queue = self._residuals[step.operand]
-            yield queue.deque()
-            other = queue.front.region(work.shape, k.args.operands[step.operand].dtype.np)
-            if other.dtype != F32:
-                assert self._wide is not None
-                wide = self._wide.region(work.shape, F32)
-                yield k.vec("conv", wide, other)
-                other = wide
-            yield k.vec(_TENSOR[step.op_type], work, work, other)
-            yield queue.free()
+        rows = self._view.rows
+        wide = self._bias32.region((nu * 16,), F32)
+        if self._bias_at != (n1, nu):
+            self._bias_at = (n1, nu)
+            yield k.memo(("bias", nu), lambda: k.vec("conv", wide, self._bias_row(n1, nu)))
+            if not rows:
+                rep = self._bias_rep.region((nu, 4, 16), F32)
+                yield k.memo(
+                    ("repeat", nu), lambda: k.vec("copy", rep, wide.split(0, 16).expand(1))
+                )
+
+        def add() -> Instr:
+            if rows:
+                work = alloc.region((m16, nu * 16), F32)
+                return k.vec("add", work, work, wide.expand(0))
+            work = alloc.region((nu, m16 // 4, 64), F32)
+            return k.vec("add", work, work, self._bias_rep.region((nu, 1, 64), F32))
+
+        yield k.memo(("bias_add", nu, m16), add)
+
+    def _step(self, i: int, step: EpilogueStep, alloc: Alloc, size: int) -> Iterator[Instr]:
+        k = self._k
+        work = alloc.region((size,), F32)
+        if step.operand is None:
+            op, scalar = "maxs", 0.0
+            if step.op_type != "Relu":
+                op, scalar = _SCALAR[step.op_type], dict(step.attrs)["const1"]
+            yield k.memo(("step", i, size), lambda: k.vec(op, work, work, scalar=scalar))
+            return
+        queue = self._residuals[step.operand]
+        yield queue.deque()
+        other = queue.front.region((size,), k.args.operands[step.operand].dtype.np)
+        if self._wide is not None and other.dtype != F32:
+            wide, narrow = self._wide.region((size,), F32), other
+            yield k.memo(("widen", i, size), lambda: k.vec("conv", wide, narrow))
+            other = wide
+        yield k.memo(
+            ("step", i, size), lambda: k.vec(_TENSOR[step.op_type], work, work, other)
+        )
+        yield queue.free()
 
 
 def epilogue_bytes(
@@ -304,7 +372,7 @@ def drain_cycles(
     vector = elements * 4 / core.vector.l0c_rate
     passes = 1
     if spec.on_vector:
-        passes += 1 + 2 * (spec.bias is not None)
+        passes += 1 + (spec.bias is not None)
         passes += sum(2 if s.operand is not None else 1 for s in spec.steps)
         vector += (passes - 1) * elements / 64 * (core.vector.costs["binary"].b32 or 2.0)
     vector += strips * passes * (core.vector.head + core.vector.tail)

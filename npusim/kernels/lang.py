@@ -31,7 +31,7 @@ leave the core in the same state, which never changes a cycle (a test holds that
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -191,6 +191,7 @@ class Kernel:
         }
         self._used = dict.fromkeys(self._capacity, 0)
         self._flags = 0
+        self._memo: dict[tuple[object, ...], Instr] = {}
         self._issue = core.scalar.issue
         self._dirty: list[tuple[int, int]] = []  # UB byte ranges written since the last barrier
 
@@ -248,13 +249,14 @@ class Kernel:
 
     def input(self, i: int) -> Region:
         """The whole of input i in GM, in its storage shape."""
-        return self._operand(i)
+        return self.operand(i)
 
     def output(self, i: int) -> Region:
         """The whole of output i in GM, in its storage shape."""
-        return self._operand(len(self.args.inputs) + i)
+        return self.operand(len(self.args.inputs) + i)
 
-    def _operand(self, index: int) -> Region:
+    def operand(self, index: int) -> Region:
+        """The whole of a GM operand (inputs first, then outputs)."""
         spec = self.args.operands[index]
         return Region.dense(GM, index, 0, spec.storage_shape, spec.dtype.np)
 
@@ -262,11 +264,34 @@ class Kernel:
 
     def set_flag(self, src: Pipe, dst: Pipe, event: int) -> Instr:
         """set_flag(src, dst, event)."""
-        return isa.set_flag(src, dst, event, self._issue, self.chip.core.scalar.flag)
+        key = (isa.Kind.SET, src, dst, event)
+        found = self._memo.get(key)
+        if found is None:
+            found = isa.set_flag(src, dst, event, self._issue, self.chip.core.scalar.flag)
+            self._memo[key] = found
+        return found
 
     def wait_flag(self, src: Pipe, dst: Pipe, event: int) -> Instr:
         """wait_flag(src, dst, event)."""
-        return isa.wait_flag(src, dst, event, self._issue, self.chip.core.scalar.flag)
+        key = (isa.Kind.WAIT, src, dst, event)
+        found = self._memo.get(key)
+        if found is None:
+            found = isa.wait_flag(src, dst, event, self._issue, self.chip.core.scalar.flag)
+            self._memo[key] = found
+        return found
+
+    def memo(self, key: tuple[object, ...], build: Callable[[], Instr]) -> Instr:
+        """The instruction that `build` makes, built once per key when nothing is computed.
+
+        Two instructions with one key must differ in addresses only: without effects they are the
+        same instruction, and building regions is most of what a kernel body costs to run.
+        """
+        if self.functional:
+            return build()
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = build()
+        return found
 
     # -- GM transfers ----------------------------------------------------------------------
 

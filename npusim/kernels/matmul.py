@@ -88,8 +88,6 @@ def problem(args: KernelArgs) -> Problem:
         rows_a, batch_a = rows_a * batch_a, 1
     m, k = (cols_a, rows_a) if trans_a else (rows_a, cols_a)
     n = rows_b if trans_b else cols_b
-    n_epilogue = {s.operand for s in args.epilogue}
-    bias = 2 if len(args.inputs) > 2 and args.inputs[2] is not None and 2 not in n_epilogue else None
     out = args.outputs[0]
     return Problem(
         max(batch_a, batch_b), m, n, k,
@@ -97,7 +95,7 @@ def problem(args: KernelArgs) -> Problem:
         StoredMatrix(1, sb, batch_b, rows_b, cols_b),
         trans_a, trans_b,
         MatrixOutput(out.layout, m, n),
-        ep.EpilogueSpec(bias, args.epilogue, out.dtype.np),
+        ep.make_spec(args),
     )
 
 
@@ -204,7 +202,7 @@ class MatMul(TileKernel):
             a_total += s.batches * reads_a * _moved_a(p, s.m)
             b_total += s.batches * reads_b * _moved_b(p, s.n)
             c_total += s.batches * p.out.moved(s.m, s.n, out_es)
-            bias_reads += s.batches * blocks(s.m, tiling["m0"] * 16) * s.n
+            bias_reads += s.n
         out = len(args.inputs)
         traffic = {
             0: Traffic(p.a.unique, a_total),
@@ -268,7 +266,7 @@ def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
     es = p.a.itemsize
     half_a, half_b = chip.core.l0a.size // 2 // (256 * es), chip.core.l0b.size // 2 // (256 * es)
-    l1 = (chip.core.l1.size - 2048) // (256 * es)
+    l1 = (chip.core.l1.size - p.spec.bias_bytes) // (256 * es)
     l0c = chip.core.l0c.size // 1024
     for m0 in tile_sizes(mc):
         for n0 in tile_sizes(nc):
@@ -374,12 +372,13 @@ class _Body:
         self.l0 = k.queue(
             "L0A", m0 * k0 * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * k0 * fractal)
         )
-        self.out = ep.CubeOutput(k, p.spec, p.out, m0, n0)
+        self.out = ep.CubeOutput(k, p.spec, p.out, (m0, n0), (s.n0, s.n))
 
     def run(self) -> Iterator[Instr]:
         """All tiles of the share; the resident operand's loop is outermost."""
         k, t, s = self.k, self.t, self.s
         m_tiles, n_tiles = blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
+        yield from self.out.prepare()
         outer, inner = (n_tiles, m_tiles) if t["resident"] == 2 else (m_tiles, n_tiles)
         for b in k.loop(s.batches):
             for i in k.loop(outer):
@@ -477,22 +476,33 @@ class _Body:
         else:
             assert self.panel is not None
             b_src, b_kb, b_lo = self.panel.front, self.p.k1, k_first + lo
-        a = l0a.region((m_b, width, 16, 16), dtype)
-        b = l0b.region((width, n_b, 16, 16), dtype)
-        if self.p.trans_a:  # L1 (M1, K1, 16k, 16m) → (M1, K1, 16m, 16k)
-            src = a_src.region((m_b, a_kb, 16, 16), dtype)[:, a_lo : a_lo + width]
-            src = src.permute(0, 1, 3, 2)
-        else:  # L1 (K1, M1, 16m, 16k)
+
+        def l0a_tile() -> Region:
+            return l0a.region((m_b, width, 16, 16), dtype)
+
+        def l0b_tile() -> Region:
+            return l0b.region((width, n_b, 16, 16), dtype)
+
+        def load_a() -> Instr:
+            if self.p.trans_a:  # L1 (M1, K1, 16k, 16m) → (M1, K1, 16m, 16k)
+                src = a_src.region((m_b, a_kb, 16, 16), dtype)[:, a_lo : a_lo + width]
+                return k.load_l0(l0a_tile(), src.permute(0, 1, 3, 2))
+            # L1 (K1, M1, 16m, 16k)
             src = a_src.region((a_kb, m_b, 16, 16), dtype)[a_lo : a_lo + width]
-            src = src.permute(1, 0, 2, 3)
-        yield k.load_l0(a, src)
-        if self.p.trans_b:  # L1 (K1, N1, 16n, 16k)
-            src = b_src.region((b_kb, n_b, 16, 16), dtype)[b_lo : b_lo + width]
-        else:  # L1 (N1, K1, 16k, 16n) → (K1, N1, 16n, 16k)
+            return k.load_l0(l0a_tile(), src.permute(1, 0, 2, 3))
+
+        def load_b() -> Instr:
+            if self.p.trans_b:  # L1 (K1, N1, 16n, 16k)
+                src = b_src.region((b_kb, n_b, 16, 16), dtype)[b_lo : b_lo + width]
+                return k.load_l0(l0b_tile(), src)
+            # L1 (N1, K1, 16k, 16n) → (K1, N1, 16n, 16k)
             src = b_src.region((n_b, b_kb, 16, 16), dtype)[:, b_lo : b_lo + width]
-            src = src.permute(1, 0, 3, 2)
-        yield k.load_l0(b, src)
+            return k.load_l0(l0b_tile(), src.permute(1, 0, 3, 2))
+
+        key = (m_b, n_b, width)
+        yield k.memo(("l0a", *key), load_a)
+        yield k.memo(("l0b", *key), load_b)
         yield self.l0.enque()
         yield self.l0.deque()
-        yield k.mmad(c, a, b, accumulate=not first)
+        yield k.memo(("mmad", *key), lambda: k.mmad(c, l0a_tile(), l0b_tile(), not first))
         yield self.l0.free()

@@ -12,6 +12,7 @@ from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.ops import attributes, compute_node, get_operator
 from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.registry import round_to
 from npusim.ops.window import Window
 from npusim.program.executable import Buffer, Executable, Task
 
@@ -67,7 +68,8 @@ class FunctionalExecutor:
                 arena.storage(name)[...] = value
             return
         if node.op_type == "Conv" and _blocked(ins):
-            arena.storage(task.outputs[0])[...] = self._conv(task, ins)
+            out = TensorType(outs[0].storage_shape, outs[0].dtype)
+            arena.storage(task.outputs[0])[...] = round_to(self._conv(task, ins), out)
             return
         x = [arena.read(n) if n else None for n in task.inputs]
         types = [TensorType(b.shape, b.dtype) for b in outs]

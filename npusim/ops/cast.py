@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.ir import DType, TensorType
+from npusim.ir import convert as convert_float
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, operator, schema
 
 
 def convert(x: np.ndarray, to: DType) -> np.ndarray:
-    """`x` in another element type; floats truncate to integers, which wrap."""
+    """`x` in another element type; floats truncate to integers, which wrap; fp16 saturates."""
     if x.dtype.kind == "f" and to.np.kind in "iu" and to.size < 8:
         return x.astype(np.int64).astype(to.np)
-    return x.astype(to.np)
+    return convert_float(x, to)
 
 
 @operator("Cast")

@@ -1,18 +1,21 @@
 """fp16 ↔ fp32 by integer arithmetic on blocks that stay in cache.
 
 numpy converts fp16 element by element: half as fast towards fp32, and 25 times slower where results
-are subnormal. Both functions give numpy's bits exactly (but for the payload of NaNs).
+are subnormal. Both functions give numpy's bits exactly (but for the payload of NaNs), except that
+finite values beyond fp16 saturate, as on the chips.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from npusim.ir import DType, convert
+
 _BLOCK = 1 << 17
 _FEW = 1 << 12  # below this many elements numpy's own conversion is faster
 
 _INF32, _MAGNITUDE = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF)
-_OVERFLOW = np.uint32(0x47800000)  # 65536: rounds to fp16 infinity
+_LARGEST = np.uint32(0x477FE000)  # 65504, the largest finite fp16
 _NORMAL = np.uint32(0x38800000)  # 2^-14, the smallest normal fp16
 _REBIAS = np.uint32((112 << 23) - 0x0FFF)  # exponent bias, less what rounding to even adds
 _HALF = np.float32(0.5)  # its last place is fp16's subnormal step
@@ -42,9 +45,9 @@ def to_fp32(h: np.ndarray) -> np.ndarray:
 
 
 def to_fp16(x: np.ndarray) -> np.ndarray:
-    """An fp32 array in fp16, rounded to nearest even; overflow becomes inf."""
+    """An fp32 array in fp16, rounded to nearest even; finite values saturate."""
     if x.size < _FEW:
-        return x.astype(np.float16)
+        return convert(x, DType.FLOAT16)
     out = np.empty(x.shape, np.float16)
     source = np.ascontiguousarray(x).reshape(-1).view(np.uint32)
     target = out.reshape(-1).view(np.uint16)
@@ -53,7 +56,7 @@ def to_fp16(x: np.ndarray) -> np.ndarray:
         bits = source[i : i + _BLOCK]
         magnitude, clamped, half = scratch[:, : bits.size]
         np.bitwise_and(bits, _MAGNITUDE, out=magnitude)
-        np.minimum(magnitude, _OVERFLOW, out=clamped)
+        np.minimum(magnitude, _LARGEST, out=clamped)
         np.right_shift(clamped, 13, out=half)
         half &= 1
         half += clamped
@@ -65,7 +68,8 @@ def to_fp16(x: np.ndarray) -> np.ndarray:
             value += _HALF
             clamped -= _HALF_BITS
             np.copyto(half, clamped, where=small)
-        if magnitude.max() > _INF32:
+        if magnitude.max() >= _INF32:
+            half[magnitude == _INF32] = 0x7C00
             half[magnitude > _INF32] = 0x7E00  # NaN
         np.bitwise_xor(bits, magnitude, out=magnitude)
         magnitude >>= 16

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
-from npusim.ir import DType, Node, TensorType
+from npusim.ir import DType, Node, TensorType, convert
 from npusim.ops.half import to_fp16, to_fp32
 
 Attrs = Mapping[str, Any]
@@ -262,9 +262,8 @@ def compute_node(
 
 
 def round_to(a: np.ndarray, t: TensorType) -> np.ndarray:
-    """`a` as an array of type `t`; overflow becomes inf, as IEEE has it."""
+    """`a` as an array of type `t`; finite values saturate in fp16, as on the chips."""
     a = np.asarray(a)
     if t.dtype is DType.FLOAT16 and a.dtype == np.float32:
         return to_fp16(a)
-    with np.errstate(all="ignore"):
-        return a.astype(t.dtype.np, copy=False)
+    return convert(a, t.dtype)

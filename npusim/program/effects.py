@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import KernelError
+from npusim.ir import DType, convert
 from npusim.program.isa import CoreMemory
 from npusim.program.region import Region
 
@@ -35,8 +36,8 @@ class Copy:
 
 
 def _cast(a: Array, dtype: np.dtype) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return a.astype(dtype)
+    """`a` in the destination's type; a copy, for the source may change before the store."""
+    return a.copy() if a.dtype == dtype else convert(a, DType.of(dtype))
 
 
 @dataclass(slots=True)
@@ -201,8 +202,7 @@ class VectorOp:
 
     def write(self, memory: CoreMemory, values: Array) -> None:
         """Round and store."""
-        with np.errstate(all="ignore"):
-            memory.view(self.dst)[...] = values.astype(self.dst.dtype)
+        memory.view(self.dst)[...] = convert(values, DType.of(self.dst.dtype))
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ def check(
         steps = (EpilogueStep("Add", 3), *steps)
     return check_operator(
         CHIPS[chip], "ConvVector", "Conv", inputs, attrs, layouts=[*layouts, NC],
-        epilogue=steps, rtol=1e-5, atol=2e-5,
+        epilogue=steps, rtol=1e-5, atol=1e-4,
     )
 
 

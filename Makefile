@@ -1,0 +1,40 @@
+# For a fresh machine with python3 >= 3.11 and its venv module; nothing else is needed.
+#
+#   make demo    install npusim, run ResNet-50 and compare its output with onnxruntime
+#   make test    install what development needs, then ruff, mypy and the whole test suite
+#   make bench   measure npusim's speed and accuracy; writes benchmarks/results.{md,json}
+#
+# Everything is installed into $(VENV), and again only when pyproject.toml has changed.
+
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/installed-check
+	$(BIN)/npusim run resnet50 --check
+
+test: lint
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/accuracy.py
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# A half-made venv has no pip: it is made again.
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed-%: pyproject.toml | $(BIN)/pip
+	@echo "installing npusim[$*] into $(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,254 @@
+"""Random launches of every registered kernel, to hold the engines and the accounts against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import npusim.kernels
+import npusim.kernels.conv_vector
+import npusim.kernels.matmul_vector  # noqa: F401
+from npusim.chip.spec import ChipSpec
+from npusim.ir import DType, EpilogueStep, Layout
+from npusim.program.kernel import KernelArgs, OperandSpec, Plan, get_kernel
+
+F16, F32 = DType.FLOAT16, DType.FLOAT32
+ND, NZ, NC, FZ = Layout.ND, Layout.FRACTAL_NZ, Layout.NC1HWC0, Layout.FRACTAL_Z
+Maker = Callable[[Random, int], KernelArgs]
+
+MAKERS: dict[str, Maker] = {}  #: kernel → fn(random numbers, size: about the elements of a side)
+
+
+def _maker(name: str) -> Callable[[Maker], Maker]:
+    def register(fn: Maker) -> Maker:
+        MAKERS[name] = fn
+        return fn
+
+    return register
+
+
+def launch(
+    op: str,
+    inputs: tuple[OperandSpec | None, ...],
+    *outputs: OperandSpec,
+    epilogue: tuple[EpilogueStep, ...] = (),
+    **attrs: Any,
+) -> KernelArgs:
+    """A launch from operands and attributes."""
+    return KernelArgs(op, inputs, outputs, tuple(sorted(attrs.items())), epilogue)
+
+
+def random_plan(rng: Random, name: str, args: KernelArgs, chip: ChipSpec) -> Plan | None:
+    """A plan with any of the kernel's tilings; None when the kernel refuses the launch."""
+    kernel = get_kernel(name)
+    if kernel.refuse(args, chip):
+        return None
+    tilings = list(kernel.tilings(args, chip))
+    return kernel.plan(args, chip, rng.choice(tilings)) if tilings else None
+
+
+# -- cube ----
+
+
+def _product(rng: Random, size: int, dtype: DType, layouts: tuple[Layout, ...]) -> KernelArgs:
+    m, k, n = (rng.randint(1, 2 * size) for _ in range(3))
+    ta, tb = rng.randint(0, 1), rng.randint(0, 1)
+    batch = rng.choice([(), (), (rng.randint(1, 6),)])
+    if batch:
+        ta = tb = 0
+    a = OperandSpec((*batch, *((k, m) if ta else (m, k))), dtype, rng.choice(layouts))
+    b_batch = rng.choice([(), batch])
+    b = OperandSpec((*b_batch, *((n, k) if tb else (k, n))), dtype, rng.choice(layouts))
+    y = OperandSpec((*batch, m, n), dtype, rng.choice(layouts))
+    inputs: list[OperandSpec | None] = [a, b]
+    steps = rng.choice([(), (EpilogueStep("Relu"),)])
+    extra = rng.randint(0, 3)
+    if extra:
+        inputs.append(OperandSpec((n,), dtype) if extra != 2 else None)
+    if extra > 1:
+        inputs.append(y)
+        steps = (EpilogueStep("Add", 3), *steps)
+    if batch:
+        return launch("MatMul", tuple(inputs), y, epilogue=steps)
+    return launch("Gemm", tuple(inputs), y, epilogue=steps, transA=ta, transB=tb)
+
+
+@_maker("MatMul")
+def _matmul(rng: Random, size: int) -> KernelArgs:
+    return _product(rng, 2 * size, rng.choice([F16, F16, F32]), (ND, NZ))
+
+
+@_maker("MatMulVector")
+def _matmul_vector(rng: Random, size: int) -> KernelArgs:
+    return _product(rng, size, F32, (ND,))
+
+
+def _conv(rng: Random, size: int, dtype: DType, channels: int) -> KernelArgs:
+    n, c, co = rng.randint(1, 3), rng.randint(1, channels), rng.randint(1, channels)
+    h, w = rng.randint(4, size), rng.randint(4, size)
+    kh, kw = rng.randint(1, 3), rng.randint(1, 3)
+    sh, sw, pad = rng.randint(1, 2), rng.randint(1, 2), rng.randint(0, 1)
+    ho, wo = (h + 2 * pad - kh) // sh + 1, (w + 2 * pad - kw) // sw + 1
+    inputs: list[OperandSpec | None] = [
+        OperandSpec((n, c, h, w), dtype, NC), OperandSpec((co, c, kh, kw), dtype, FZ)
+    ]
+    y = OperandSpec((n, co, ho, wo), dtype, NC)
+    steps = rng.choice([(), (EpilogueStep("Relu"),)])
+    extra = rng.randint(0, 3)
+    if extra:
+        inputs.append(OperandSpec((co,), dtype) if extra != 2 else None)
+    if extra > 1:
+        inputs.append(y)
+        steps = (EpilogueStep("Add", 3), *steps)
+    return launch(
+        "Conv", tuple(inputs), y, epilogue=steps, group=1, strides=(sh, sw), pads=(pad,) * 4,
+        dilations=(1, 1),
+    )
+
+
+@_maker("Conv2D")
+def _conv2d(rng: Random, size: int) -> KernelArgs:
+    return _conv(rng, size // 2, rng.choice([F16, F16, F32]), 2 * size)
+
+
+@_maker("ConvVector")
+def _conv_vector(rng: Random, size: int) -> KernelArgs:
+    return _conv(rng, size // 2, F32, size)
+
+
+# -- windows over images ----
+
+
+@_maker("DepthwiseConv")
+def _depthwise(rng: Random, size: int) -> KernelArgs:
+    c, stride = rng.randint(1, 3 * size), rng.randint(1, 2)
+    h, w = rng.randint(6, size), rng.randint(6, size)
+    dtype = rng.choice([F16, F32])
+    x = OperandSpec((rng.randint(1, 3), c, h, w), dtype, NC)
+    y = OperandSpec((x.shape[0], c, (h - 1) // stride + 1, (w - 1) // stride + 1), dtype, NC)
+    weights = OperandSpec((c, 1, 3, 3), dtype)
+    bias = rng.choice([(), (OperandSpec((c,), dtype),)])
+    return launch(
+        "Conv", (x, weights, *bias), y, group=c, strides=(stride, stride), pads=(1,) * 4,
+        dilations=(1, 1),
+    )
+
+
+@_maker("Pool")
+def _pool(rng: Random, size: int) -> KernelArgs:
+    n, c, dtype = rng.randint(1, 3), rng.randint(1, 3 * size), rng.choice([F16, F32])
+    h, w = rng.randint(6, size), rng.randint(6, size)
+    x = OperandSpec((n, c, h, w), dtype, NC)
+    if rng.random() < 0.3:
+        op = rng.choice(["GlobalMaxPool", "GlobalAveragePool"])
+        return launch(op, (x,), OperandSpec((n, c, 1, 1), dtype, NC))
+    k, stride = rng.randint(2, 3), rng.randint(1, 2)
+    y = OperandSpec((n, c, (h - k) // stride + 1, (w - k) // stride + 1), dtype, NC)
+    op = rng.choice(["MaxPool", "AveragePool"])
+    return launch(op, (x,), y, kernel_shape=(k, k), strides=(stride, stride))
+
+
+# -- vector ----
+
+
+@_maker("Elementwise")
+def _elementwise(rng: Random, size: int) -> KernelArgs:
+    dtype = rng.choice([F16, F32])
+    shape = tuple(rng.randint(1, size) for _ in range(rng.randint(1, 4)))
+    y = OperandSpec(shape, dtype)
+    if rng.random() < 0.3:
+        op = rng.choice(["Relu", "Sigmoid", "Gelu"])
+        return launch(op, (y,), y, **({"approximate": "none"} if op == "Gelu" else {}))
+    other = OperandSpec(tuple(rng.choice([1, n, n]) for n in shape), dtype)
+    return launch(rng.choice(["Add", "Mul", "Div"]), (y, other), y)
+
+
+@_maker("Reduce")
+def _reduce(rng: Random, size: int) -> KernelArgs:
+    dtype = rng.choice([F16, F32])
+    shape = tuple(rng.randint(1, 2 * size) for _ in range(rng.randint(1, 3)))
+    axis = rng.randrange(len(shape))
+    out = tuple(1 if i == axis else n for i, n in enumerate(shape))
+    op = rng.choice(["ReduceSum", "ReduceMean", "ReduceMax"])
+    return launch(op, (OperandSpec(shape, dtype),), OperandSpec(out, dtype), axes=(axis,),
+                  keepdims=1)  # fmt: skip
+
+
+def _rows(rng: Random, size: int) -> tuple[OperandSpec, DType]:
+    dtype = rng.choice([F16, F32])
+    return OperandSpec((rng.randint(1, 8 * size), rng.randint(2, 8 * size)), dtype), dtype
+
+
+@_maker("Softmax")
+def _softmax(rng: Random, size: int) -> KernelArgs:
+    x, _ = _rows(rng, size)
+    return launch("Softmax", (x,), x, axis=rng.randint(0, 1))
+
+
+@_maker("Norm")
+def _norm(rng: Random, size: int) -> KernelArgs:
+    x, dtype = _rows(rng, size)
+    vector = OperandSpec((x.shape[1],), dtype)
+    return launch("LayerNormalization", (x, vector, vector), x, axis=-1, epsilon=1e-5)
+
+
+@_maker("LRN")
+def _lrn(rng: Random, size: int) -> KernelArgs:
+    x = OperandSpec(
+        (rng.randint(1, 3), rng.randint(1, size), rng.randint(1, size), rng.randint(1, size)),
+        rng.choice([F16, F32]),
+    )
+    return launch("LRN", (x,), x, alpha=1e-4, beta=0.75, bias=1.0, size=5)
+
+
+# -- movement ----
+
+
+@_maker("Move")
+def _move(rng: Random, size: int) -> KernelArgs:
+    dtype = rng.choice([F16, F32])
+    shape = [rng.randint(2, 2 * size) for _ in range(rng.randint(1, 3))]
+    axis = rng.randrange(len(shape))
+    x = OperandSpec(tuple(shape), dtype)
+    kind = rng.choice(["Concat", "Slice", "Pad"])
+    if kind == "Concat":
+        out = OperandSpec((*shape[:axis], 2 * shape[axis], *shape[axis + 1 :]), dtype)
+        return launch("Concat", (x, x), out, axis=axis)
+    if kind == "Slice":
+        end = rng.randint(1, shape[axis])
+        out = OperandSpec((*shape[:axis], end, *shape[axis + 1 :]), dtype)
+        return launch("Slice", (x,), out, starts=(0,), ends=(end,), axes=(axis,), steps=(1,))
+    before = [rng.randint(0, 5) for _ in shape]
+    out = OperandSpec(tuple(n + b for n, b in zip(shape, before, strict=True)), dtype)
+    return launch(
+        "Pad", (x,), out, mode="constant", pads=(*before, *[0] * len(shape)), value=0.0
+    )
+
+
+@_maker("Transpose")
+def _transpose(rng: Random, size: int) -> KernelArgs:
+    shape = [rng.randint(1, size) for _ in range(rng.randint(2, 4))]
+    perm = rng.sample(range(len(shape)), len(shape))
+    dtype = rng.choice([F16, F32])
+    y = OperandSpec(tuple(shape[p] for p in perm), dtype)
+    return launch("Transpose", (OperandSpec(tuple(shape), dtype),), y, perm=tuple(perm))
+
+
+@_maker("TransData")
+def _transdata(rng: Random, size: int) -> KernelArgs:
+    dtype = rng.choice([F16, F32])
+    n, c, h, w = (rng.randint(1, size) for _ in range(4))
+    shape, layout = rng.choice([((n % 3 + 1, c, h, w), NC), ((8 * c, 8 * h), NZ)])
+    sides = [OperandSpec(shape, dtype), OperandSpec(shape, dtype, layout)]
+    rng.shuffle(sides)
+    return launch("TransData", (sides[0],), sides[1])
+
+
+@_maker("Gather")
+def _gather(rng: Random, size: int) -> KernelArgs:
+    table = OperandSpec((rng.randint(1, 8 * size), rng.randint(1, 4 * size)), F16)
+    axis, n = rng.randint(0, 1), rng.randint(1, 4 * size)
+    shape = (n, table.shape[1]) if axis == 0 else (table.shape[0], n)
+    picks = OperandSpec((n,), DType.INT32)
+    return launch("Gather", (table, picks), OperandSpec(shape, F16), axis=axis)

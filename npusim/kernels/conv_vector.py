@@ -187,8 +187,8 @@ class ConvVector(TileKernel):
 
 
 def _counts(n: int, most: int) -> list[int]:
-    """Block counts worth trying for n units: divisors, and as many as there can be."""
-    most = min(n, most)
+    """Block counts worth trying for n units: divisors, and as many as there can be (all busy)."""
+    most = blocks(n, blocks(n, min(n, most)))
     return sorted({most, *(d for d in range(1, most + 1) if n % d == 0)})
 
 

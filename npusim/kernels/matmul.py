@@ -79,7 +79,8 @@ def problem(args: KernelArgs) -> Problem:
     """The launch as a batched matrix product."""
     sa, sb = args.inputs[0], args.inputs[1]
     assert sa is not None and sb is not None
-    trans_a, trans_b = bool(_attr(args, "transA")), bool(_attr(args, "transB"))
+    trans_a = bool(_attr(args, "transA"))
+    trans_b = bool(_attr(args, "transB")) or len(sb.shape) == 1  # a vector is a column
     rows_a, cols_a = _matrix_shape(sa)
     rows_b, cols_b = _matrix_shape(sb)
     batch_a, batch_b = prod(sa.shape[:-2]), prod(sb.shape[:-2])
@@ -97,6 +98,15 @@ def problem(args: KernelArgs) -> Problem:
         MatrixOutput(out.layout, m, n),
         ep.make_spec(args),
     )
+
+
+def batches_match(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """True when the batch dimensions are equal (but for leading ones), or one operand has none."""
+    if 1 in (prod(a[:-2]), prod(b[:-2])):
+        return True
+    rank = max(len(a), len(b)) - 2
+    padded = [(1,) * (rank - len(s[:-2])) + s[:-2] for s in (a, b)]
+    return padded[0] == padded[1]
 
 
 def _attr(args: KernelArgs, name: str) -> int:
@@ -163,17 +173,16 @@ class MatMul(TileKernel):
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {sa.dtype.value}"
         if not sa.dtype.is_float:
             return "integer products are not built yet"
-        ba, bb = prod(sa.shape[:-2]), prod(sb.shape[:-2])
-        if ba != bb and 1 not in (ba, bb):
+        if not batches_match(sa.shape, sb.shape):
             return "batch dimensions broadcast in more than one way"
         for name in ("alpha", "beta"):
             if next((v for k, v in args.attrs if k == name), 1.0) != 1.0:
                 return f"{name} other than 1"
         if len(args.inputs) > 2 and args.inputs[2] is not None:
             bias = args.inputs[2]
-            if 2 not in {s.operand for s in args.epilogue} and prod(bias.shape) != sb.shape[
-                -2 if _attr(args, "transB") else -1
-            ]:
+            n = sb.shape[-2 if _attr(args, "transB") else -1]
+            per_column = prod(bias.shape) == n and bias.shape[-1:] in ((), (n,))
+            if 2 not in {s.operand for s in args.epilogue} and not per_column:
                 return "a bias that is not one value per column"
         return ep.refuse_epilogue(args, chip)
 
@@ -252,7 +261,7 @@ def work_splits(batch: int, m1: int, n1: int, cores: int) -> list[tuple[int, int
             found[split] = (nb * mc * nc, nb * (mc + nc))
     best = min(v[0] for v in found.values())
     ranked = sorted(found, key=lambda s: (round(found[s][0] / best, 1), found[s][1]))
-    return ranked[:6]
+    return ranked[:4]
 
 
 def _factors(batch: int, cores: int) -> list[int]:

@@ -23,7 +23,7 @@ from npusim.kernels import epilogue as ep
 from npusim.kernels import vector_macs as vm
 from npusim.kernels.bands import UB_SHARE
 from npusim.kernels.lang import Alloc, Kernel, TileKernel
-from npusim.kernels.matmul import Problem, Share, problem, work_splits
+from npusim.kernels.matmul import Problem, Share, batches_match, problem, work_splits
 from npusim.program import cost
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
@@ -49,9 +49,7 @@ class MatMulVector(TileKernel):
             return "operands in ND only"
         a, b = args.inputs[0], args.inputs[1]
         assert a is not None and b is not None
-        if len(b.shape) < 2:
-            return "a vector as second operand"
-        if _batch(a.shape) != _batch(b.shape) and 1 not in (prod(a.shape[:-2]), prod(b.shape[:-2])):
+        if not batches_match(a.shape, b.shape):
             return "batch dimensions broadcast in more than one way"
         for name in ("alpha", "beta"):
             if dict(args.attrs).get(name, 1.0) != 1.0:
@@ -102,14 +100,6 @@ class MatMulVector(TileKernel):
         """See the module's text."""
         p = problem(args)
         return _Body(k, p, tiling, _share(p, k.chip, tiling, block)).run()
-
-
-def _batch(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Batch dimensions without leading ones."""
-    batch = shape[:-2]
-    while batch and batch[0] == 1:
-        batch = batch[1:]
-    return batch
 
 
 def _pad(n: int) -> int:

@@ -75,18 +75,18 @@ def _core_signature(c: Core, base: int, now: int) -> tuple[object, ...]:
     # What is still open resolves after the last event (`now`), what is issued from here on
     # arrives after the issue point: times before both cannot delay anything any more.
     floor = min(c.issue_at, now)
-    pipes = []
+    pipes: list[object] = []
     for pipe in c.pipes:
         if not pipe.pops:
             continue
-        pipes.append(
-            (
-                max(pipe.free_at, floor) - base,
-                max(pipe.done_at, floor) - base,
-                pipe.blocked,
-                tuple((ins.signature(), max(t, floor) - base) for ins, t in pipe.queue),
-                tuple(t - base for t in pipe.pops if t > floor),
-            )
+        pipes += (
+            max(pipe.free_at, floor) - base,
+            max(pipe.done_at, floor) - base,
+            pipe.blocked,
+            tuple([ins.sig or ins.signature() for ins, _ in pipe.queue]),
+            tuple([(t if t > floor else floor) - base for _, t in pipe.queue]),
+            tuple([t - base for t in pipe.pops if t > floor]),
+            None,  # separates pipes
         )
     flags = tuple(
         sorted((f, tuple(max(t, floor) - base for t in ts)) for f, ts in c.flags.items() if ts)

@@ -77,6 +77,12 @@ def test_stem() -> None:
     check("ascend910a", (1, 3, 56, 56), 64, (7, 7), {"strides": (2, 2), "pads": (3,) * 4}, True)
 
 
+def test_more_units_than_cores() -> None:
+    """Shares that do not come out even: images on the toy's two cores, channels on 32."""
+    check("toy", (5, 3, 6, 6), 200, (1, 1), {})
+    check("ascend910a", (1, 4, 1, 2), 64 * 37 + 5, (1, 1), {}, True)
+
+
 def conv(n: int, ci: int, co: int, size: int, k: int, stride: int, pad: int) -> KernelArgs:
     out = (size + 2 * pad - k) // stride + 1
     x = OperandSpec((n, ci, size, size), DType.FLOAT32, NC)

@@ -56,11 +56,14 @@ def test_gemm(data: st.DataObject) -> None:
 @settings(max_examples=15, deadline=None)
 @given(
     CHIP_NAMES, st.integers(1, 5), *(st.integers(1, 40) for _ in range(3)),
-    st.sampled_from(["both", "a", "b", "row"]),
+    st.sampled_from(["both", "a", "b", "row", "column"]),
 )
 def test_batches(chip: str, batch: int, m: int, k: int, n: int, which: str) -> None:
     a, b = (batch, 2, m, k), (batch, 2, k, n)
-    shapes = {"both": (a, b), "a": (a, (k, n)), "b": ((1, m, k), b), "row": ((k,), (k, n))}
+    shapes = {
+        "both": (a, b), "a": (a, (k, n)), "b": ((1, m, k), b), "row": ((k,), (k, n)),
+        "column": (a, (k,)),
+    }
     check(chip, "MatMul", list(shapes[which]))
 
 

@@ -41,5 +41,6 @@ def test_node_cases() -> None:
 
 def test_every_operator_has_a_case() -> None:
     covered = Counter(op for case in cases() for op in case.op_types)
-    missing = [op for op in operator_names() if not covered[op]]
+    inserted = {"TransData"}  # by the compiler: no operator of ONNX
+    missing = [op for op in operator_names() if not covered[op] and op not in inserted]
     assert not missing

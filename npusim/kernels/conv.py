@@ -309,7 +309,8 @@ def _estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     unique = p.batch * p.m * p.n1 * 16 * es + p.batch * p.c1 * p.height * p.width * 16 * es
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
     launch = chip.cycles(chip.scheduler.per_block) * block_dim
-    total = max(body, unique / chip.hbm_rate) + drain / tiles + fill + launch
+    exposed = s.batches * drain if ep.l0c_slots(chip, (t["m0"], t["n0"])) == 1 else drain / tiles
+    total = max(body, unique / chip.hbm_rate) + exposed + fill + launch
     # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
     return total if _whole_rows(p, t) else total * 1.05
 

@@ -107,6 +107,11 @@ def refuse_epilogue(args: KernelArgs, chip: ChipSpec) -> str:
     return ""
 
 
+def l0c_slots(chip: ChipSpec, tile: tuple[int, int]) -> int:
+    """2 when L0C holds two tiles (M, N blocks): the next is summed while one leaves."""
+    return 2 if 2 * tile[0] * tile[1] * 1024 <= chip.core.l0c.size else 1
+
+
 def strip_bytes(spec: EpilogueSpec, m_blocks: int) -> int:
     """UB bytes that one column block of a strip of `m_blocks` row blocks needs."""
     half = 2 * spec.out.itemsize  # output and residual strips are double-buffered
@@ -145,9 +150,8 @@ class CubeOutput:
         m_blocks, n_blocks = tile
         self._fixp = k.chip.core.fixp is not None
         self._drain_pipe = Pipe.FIXP if self._fixp else Pipe.V
-        tile_bytes = m_blocks * n_blocks * 1024
-        slots = 2 if 2 * tile_bytes <= k.chip.core.l0c.size else 1
-        self.queue = k.queue("L0C", tile_bytes, slots, Pipe.M, self._drain_pipe)
+        slots = l0c_slots(k.chip, tile)
+        self.queue = k.queue("L0C", m_blocks * n_blocks * 1024, slots, Pipe.M, self._drain_pipe)
         self._nu = n_blocks if self._fixp else strip_blocks(spec, k.chip, m_blocks, n_blocks)
         self._bias_at = (-1, -1)
         self._residuals: dict[int, Queue] = {}
@@ -388,10 +392,9 @@ def load_latency(chip: ChipSpec) -> int:
 def tile_floor(chip: ChipSpec, tile: tuple[int, int]) -> float:
     """Least cycles between two L0C tiles: the way through the pipes, over the L0C slots."""
     core = chip.core
-    slots = 2 if 2 * tile[0] * tile[1] * 1024 <= core.l0c.size else 1
     latency = core.mte1.tail + core.cube.tail + 4 * core.scalar.flag
     if core.fixp is not None:
         latency += core.fixp.head + chip.l2.write_latency
     else:
         latency += 2 * (core.vector.head + core.vector.tail)
-    return latency / slots
+    return latency / l0c_slots(chip, tile)

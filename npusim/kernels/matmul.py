@@ -354,9 +354,7 @@ def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
     floor = tiles * max(ep.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / 2)
     body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
-    last = drain / tiles
-    single = 2 * t["m0"] * t["n0"] * 1024 > core.l0c.size
-    exposed = s.batches * drain if single and core.fixp is not None else last
+    exposed = s.batches * drain if ep.l0c_slots(chip, (t["m0"], t["n0"])) == 1 else drain / tiles
     fill = (t["m0"] + t["n0"]) * t["k1"] * 256 * es / rate
     overhead = chip.cycles(chip.scheduler.per_block) * block_dim
     return max(body, unique / chip.hbm_rate) + exposed + fill + overhead

@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npusim.program.isa import N_PIPES
+from npusim.program.isa import N_PIPES, PIPE_NAMES, Kind
 
 if TYPE_CHECKING:
     from npusim.machine.scoreboard import Core, Scoreboard
@@ -51,7 +51,7 @@ def try_fold(board: Scoreboard, core: Core) -> int:
     base = core.issue_at
     signature = _signature(board, base)
     before = loop.seen.get(signature)
-    now = _Snapshot(base, [_snapshot(c) for c in board.cores])
+    now = _Snapshot(base, [_snapshot(c, board.now) for c in board.cores])
     if before is None:
         loop.seen[signature] = now
         return 0
@@ -105,12 +105,23 @@ def _place(c: Core) -> tuple[object, ...]:
     return (*place, *(q.warm for q in c.context.queues))
 
 
-def _snapshot(c: Core) -> _CoreSnapshot:
+def _snapshot(c: Core, now: int) -> _CoreSnapshot:
+    """The counters, with what a blocked pipe has waited so far: the signature forgets when it began."""
     s = c.stats
+    busy, stall = list(s.busy), [dict(d) for d in s.stall]
+    for p, pipe in enumerate(c.pipes):
+        if pipe.blocked:
+            ins, since = pipe.queue[0]
+            waited = max(0, min(c.issue_at, now) - since)
+            if ins.kind == Kind.GM:
+                busy[p] += waited
+            else:
+                reason = PIPE_NAMES[ins.flag[0]]
+                stall[p][reason] = stall[p].get(reason, 0) + waited
     return _CoreSnapshot(
         [(lp, lp.index) for lp in c.context.loops],
-        list(s.busy),
-        [dict(d) for d in s.stall],
+        busy,
+        stall,
         dict(s.moved),
         s.instructions,
         s.scalar_busy,
@@ -194,7 +205,8 @@ def _advance_stats(
         s.busy[p] += gained
         for reason, cycles in new.stall[p].items():
             extra = (cycles - old.stall[p].get(reason, 0)) * periods
-            s.stall[p][reason] += extra
+            if extra:
+                s.add_stall(p, reason, extra)
             gained += extra
         s.idle[p] += shift - gained
     for operand, n in new.moved.items():

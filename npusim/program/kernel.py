@@ -197,6 +197,15 @@ def choose_plan(name: str, args: KernelArgs, chip: ChipSpec) -> Plan:
     return definition.plan(args, chip, best)
 
 
+def best_estimate(name: str, args: KernelArgs, chip: ChipSpec) -> float:
+    """Estimated cycles of the kernel's best tiling, launch included; inf when it cannot run."""
+    definition = get_kernel(name)
+    if definition.refuse(args, chip):
+        return float("inf")
+    estimates = (definition.estimate(args, chip, t) for t in definition.tilings(args, chip))
+    return min(estimates, default=float("inf")) + chip.cycles(chip.scheduler.launch)
+
+
 def group_blocks(keys: Sequence[object]) -> tuple[tuple[int, int], ...]:
     """Classes of identical blocks: (first block with a key, how many share it)."""
     first: dict[object, int] = {}

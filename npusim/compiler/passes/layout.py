@@ -3,6 +3,7 @@
 In execution order: an operator that needs NC1HWC0 gets it, elementwise operators and channel
 concatenations stay in it when an operand is in it already, everything else works on ND. Where
 producer and consumer disagree a TransData is inserted, once per tensor and layout.
+Matrix products read ND, or FRACTAL_NZ where that is cheaper with the TransData counted.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
 from npusim.ir.layout import c0_of
 from npusim.ops import attributes, get_operator
+from npusim.program.kernel import KernelArgs, OperandSpec, best_estimate
 
 BLOCKED = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 #: Elementwise operators whose value on zero padding may be infinite or NaN: kept in ND unless the
@@ -32,6 +35,7 @@ class _Layouts:
         self.out.nodes = []
         self.ctx = ctx
         self.converted: dict[tuple[str, Layout], str] = {}
+        self.decided: dict[tuple[KernelArgs, str], list[int]] = {}
 
     def run(self) -> Graph:
         for node in self.old.nodes:
@@ -64,14 +68,50 @@ class _Layouts:
         self._emit(node, tuple(inputs), Layout.NC1HWC0)
 
     def _place_matmul(self, node: Node) -> None:
-        """ND activations; constant 2-D weights in FRACTAL_NZ where the cube takes them."""
+        """ND, but FRACTAL_NZ for constant weights, and for operands where a TransData pays."""
         inputs = [self._data(i, Layout.ND) for i in node.inputs]
-        weight = node.inputs[1]
-        t = self.out.tensors[weight]
-        on_cube = t.dtype.value in self.ctx.chip.core.cube.k and t.dtype.is_float
-        if weight in self.out.constants and len(t.shape) == 2 and on_cube:
-            inputs[1] = self._as(weight, Layout.FRACTAL_NZ)
+        t = self.out.tensors[node.inputs[1]]
+        if t.dtype.value in self.ctx.chip.core.cube.k and t.dtype.is_float:
+            if node.inputs[1] in self.out.constants and len(t.shape) == 2:
+                inputs[1] = self._as(node.inputs[1], Layout.FRACTAL_NZ)
+            if self.ctx.chip.core.fixp is None:
+                for i in self._worth_nz(node, inputs):
+                    inputs[i] = self._as(inputs[i], Layout.FRACTAL_NZ)
         self._emit(node, tuple(inputs), Layout.ND)
+
+    def _worth_nz(self, node: Node, inputs: list[str]) -> list[int]:
+        """Operands whose TransData to FRACTAL_NZ costs less than ND loads in 32 B bursts do.
+
+        Chips with FIXP read ND in whole rows (ND2NZ), so the question only arises on others.
+        """
+        chip = self.ctx.chip
+        args = kernel_args(self.out, node.with_(inputs=tuple(inputs)))
+        key = (args, chip.name)
+        if key in self.decided:
+            return self.decided[key]
+        specs = args.inputs
+        movable = [
+            i for i in (0, 1)
+            if (s := specs[i]) is not None and s.layout is Layout.ND and len(s.shape) >= 2
+        ]
+        best, chosen = best_estimate("MatMul", args, chip), []
+        for wanted in ([i] for i in movable) if len(movable) < 2 else ([0], [1], [0, 1]):
+            cost = sum(self._transdata_cycles(specs[i]) for i in wanted)
+            changed = list(specs)
+            for i in wanted:
+                changed[i] = replace(specs[i], layout=Layout.FRACTAL_NZ)  # type: ignore[type-var]
+            cost += best_estimate("MatMul", replace(args, inputs=tuple(changed)), chip)
+            if cost < best:
+                best, chosen = cost, wanted
+        self.decided[key] = chosen
+        return chosen
+
+    def _transdata_cycles(self, spec: OperandSpec | None) -> float:
+        assert spec is not None
+        target = replace(spec, layout=Layout.FRACTAL_NZ)
+        args = KernelArgs("TransData", (spec,), (target,))
+        gap = self.ctx.chip.cycles(self.ctx.chip.scheduler.gap)
+        return best_estimate("TransData", args, self.ctx.chip) + gap
 
     def _stays_blocked(self, node: Node) -> bool:
         """An NC1HWC0 operand, all others alike, scalars or one value per channel."""

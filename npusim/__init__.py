@@ -14,7 +14,7 @@ _API = (
     "LoadedModel", "RunResult", "check", "compile_graph", "load_chip", "load_model",
     "make_inputs", "run",
 )
-__all__ = ["__version__", *_API]  # noqa: PLE0604
+__all__ = ["__version__", *_API]
 
 
 def __getattr__(name: str) -> Any:

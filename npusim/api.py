@@ -278,9 +278,18 @@ def check(
 
 
 def compare(value: np.ndarray, reference: np.ndarray) -> TensorCheck:
-    """Largest absolute and relative difference, and the cosine of the angle between."""
+    """Largest absolute and relative difference, and the cosine of the angle between.
+
+    Infinities and NaNs that both have in the same places count as equal; others make the
+    differences infinite and the cosine 0.
+    """
     a = np.asarray(value, np.float64).ravel()
     b = np.asarray(reference, np.float64).ravel()
+    strange = ~(np.isfinite(a) & np.isfinite(b))
+    if strange.any():
+        if not np.array_equal(a[strange], b[strange], equal_nan=True):
+            return TensorCheck(float("inf"), float("inf"), 0.0)
+        a, b = a[~strange], b[~strange]
     if a.size == 0:
         return TensorCheck(0.0, 0.0, 1.0)
     worst = float(np.abs(a - b).max())

@@ -93,7 +93,7 @@ def _run(args: argparse.Namespace) -> int:
             options=_options(args),
         )
         if checking:
-            result = api.check(model, exe, result, inputs, every_tensor=args.check_all)
+            result = api.check(model, exe, result, inputs or {}, every_tensor=args.check_all)
     console = _console()
     if args.quiet:
         print_quiet(result, console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from npusim.errors import UnsupportedError
 
 
-class DType(str, Enum):
+class DType(StrEnum):
     """An element type; the value is its numpy name."""
 
     FLOAT32 = "float32"
@@ -65,8 +65,12 @@ _NUMPY: dict[DType, np.dtype] = {
 }
 
 
+#: Types in which overflow saturates, and their largest finite values.
+_LARGEST = {d: float(ml_dtypes.finfo(_NUMPY[d]).max) for d in (DType.FLOAT16, DType.BFLOAT16)}
+
+
 def convert(value: np.ndarray, dtype: DType) -> np.ndarray:
-    """`value` in another type; in fp16, finite values saturate and infinities stay.
+    """`value` in another type; in fp16 and bf16, finite values saturate and infinities stay.
 
     This is the saturation mode of the chips (the only mode of the first generation).
     """
@@ -74,7 +78,7 @@ def convert(value: np.ndarray, dtype: DType) -> np.ndarray:
         return value
     with np.errstate(over="ignore", invalid="ignore"):
         out = value.astype(dtype.np)
-        if dtype is DType.FLOAT16 and np.isinf(out).any():
-            limit = np.copysign(np.finfo(np.float16).max, value).astype(np.float16)
+        if dtype in _LARGEST and np.isinf(out).any():
+            limit = np.copysign(_LARGEST[dtype], value).astype(dtype.np)
             out = np.where(np.isinf(out) & np.isfinite(value), limit, out)
     return out

@@ -12,7 +12,7 @@ Source: CANN data format guide, as collected in the project's hardware notes, §
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from math import prod
 
 import numpy as np
@@ -23,7 +23,7 @@ from npusim.ir.dtype import DType
 BLOCK = 16  #: rows of a fractal, and columns for types wider than one byte
 
 
-class Layout(str, Enum):
+class Layout(StrEnum):
     """A memory layout, by CANN's name."""
 
     ND = "ND"
@@ -91,7 +91,7 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
         p = _padded(x, (n, c1 * c0, h, w)).reshape(n, c1, c0, h, w)
         return np.ascontiguousarray(p.transpose(0, 1, 3, 4, 2))
     if layout is Layout.FRACTAL_Z:
-        co, ci, kh, kw = x.shape
+        _, ci, kh, kw = x.shape
         ci1, co1 = blocks(ci, c0), target[1]
         p = _padded(x, (co1 * BLOCK, ci1 * c0, kh, kw)).reshape(co1, BLOCK, ci1, c0, kh, kw)
         return np.ascontiguousarray(p.transpose(2, 4, 5, 0, 1, 3)).reshape(target)

@@ -6,7 +6,8 @@ fractals. Work is split over blocks by image, M and N. A block walks tiles of it
 does; a chunk of K is a range of C1, so that the input band of a chunk is loaded once for all taps.
 
 Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
-an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n tile.
+an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; resident 0 none,
+1 the input band of an m tile (all C1), 2 the weights of an n tile.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
-from npusim.kernels.lang import Alloc, Kernel, Queue, TileKernel
-from npusim.kernels.matmul import Share, share, tile_sizes, work_splits
+from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
+from npusim.kernels.lang import Kernel, TileKernel
+from npusim.kernels.queues import Alloc, Queue
 from npusim.ops import get_operator
 from npusim.ops.window import Window as OpWindow
 from npusim.program.effects import Window

@@ -19,7 +19,8 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import EpilogueStep
-from npusim.kernels.lang import Alloc, Kernel, Queue
+from npusim.kernels.lang import Kernel
+from npusim.kernels.queues import Alloc, Queue
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region
@@ -38,7 +39,9 @@ _TENSOR = {"Add": "add", "Sum": "add", "Max": "max", "Min": "min"}
 class OutputView(Protocol):
     """Where a kernel's result tiles lie in GM."""
 
-    rows: bool  #: True for ND output: strips lie as rows in UB
+    @property
+    def rows(self) -> bool:
+        """True for ND output: strips lie as rows in UB."""
 
     def pieces(self, operand: Region, local: Region, n1: int, tile: TileSpan) -> list[
         tuple[Region, Region]

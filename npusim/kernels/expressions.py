@@ -309,7 +309,9 @@ _unary("BitwiseNot", lambda b, x: b("not", x))
 @_op("Where")
 def _where(b: Builder, attrs: Attrs, condition: Value, x: Arg, y: Arg) -> Value:
     like = b.num(x if isinstance(x, Value) else y)
-    assert isinstance(like, Value), "two constants"
+    if not isinstance(like, Value):  # two constants
+        integers = isinstance(x, int) and isinstance(y, int)
+        like = Value(I32 if integers else b.work, condition.varies)
     left = b.as_value(b.num(x), like)
     right = b.as_value(b.num(y), like)
     return b("sel", b.to_mask(condition), left, right, dtype=like.dtype)

@@ -20,14 +20,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Protocol
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
-from npusim.kernels.lang import Kernel, Queue, TileKernel
+from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
+from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.matrix import MatrixOutput, StoredMatrix
+from npusim.kernels.queues import Alloc, Queue
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import (
     KernelArgs,
@@ -115,47 +116,6 @@ def _attr(args: KernelArgs, name: str) -> int:
 
 def _matrix_shape(spec: OperandSpec) -> tuple[int, int]:
     return (1, spec.shape[0]) if len(spec.shape) == 1 else (spec.shape[-2], spec.shape[-1])
-
-
-@dataclass(frozen=True)
-class Share:
-    """One block's part: batches, rows and columns (in elements; starts are multiples of 16)."""
-
-    batch0: int
-    batches: int
-    m0: int
-    m: int
-    n0: int
-    n: int
-
-
-class Extents(Protocol):
-    """What `share` needs of a problem: batch, M and N in elements and in blocks."""
-
-    @property
-    def batch(self) -> int: ...
-    @property
-    def m(self) -> int: ...
-    @property
-    def n(self) -> int: ...
-    @property
-    def m1(self) -> int: ...
-    @property
-    def n1(self) -> int: ...
-
-
-def share(p: Extents, t: Tiling, block: int) -> Share:
-    """The part of block `block`."""
-    bi, rest = divmod(block, t["bm"] * t["bn"])
-    mi, ni = divmod(rest, t["bn"])
-    per_b, per_m, per_n = (
-        blocks(p.batch, t["bb"]), blocks(p.m1, t["bm"]) * 16, blocks(p.n1, t["bn"]) * 16,
-    )
-    return Share(
-        bi * per_b, min(per_b, p.batch - bi * per_b),
-        mi * per_m, min(per_m, p.m - mi * per_m),
-        ni * per_n, min(per_n, p.n - ni * per_n),
-    )
 
 
 @kernel("MatMul")
@@ -247,29 +207,6 @@ def _moved_b(p: Problem, n: int) -> int:
     return p.b.moved(n, p.k) if p.trans_b else p.b.moved(p.k, n)
 
 
-def work_splits(batch: int, m1: int, n1: int, cores: int) -> list[tuple[int, int, int]]:
-    """The most promising (bb, bm, bn) for batch × m1 × n1 blocks of work.
-
-    Ranked by the largest share (in steps of a tenth), then by what a block must load.
-    """
-    found: dict[tuple[int, int, int], tuple[float, float]] = {}
-    for bb in _factors(batch, cores):
-        for bm in range(1, min(cores // bb, m1) + 1):
-            bn = min(cores // bb // bm, n1)
-            nb, mc, nc = blocks(batch, bb), blocks(m1, bm), blocks(n1, bn)
-            split = (blocks(batch, nb), blocks(m1, mc), blocks(n1, nc))
-            found[split] = (nb * mc * nc, nb * (mc + nc))
-    best = min(v[0] for v in found.values())
-    ranked = sorted(found, key=lambda s: (round(found[s][0] / best, 1), found[s][1]))
-    return ranked[:4]
-
-
-def _factors(batch: int, cores: int) -> list[int]:
-    """Block counts worth trying for a batch: exact divisors, and as many as there are cores."""
-    most = min(batch, cores)
-    return sorted({1, most, *(d for d in range(2, most + 1) if batch % d == 0)})
-
-
 def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[Tiling]:
     bb, bm, bn = split
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
@@ -301,16 +238,6 @@ def _fits_ub(p: Problem, chip: ChipSpec, m0: int, n0: int) -> bool:
     if chip.core.fixp is not None:
         return True
     return ep.strip_blocks(p.spec, chip, m0, n0) > 0
-
-
-def tile_sizes(n: int) -> list[int]:
-    """Tile sides worth trying for n blocks: powers of two, exact divisors, n itself; at most 16."""
-    sizes = {s for s in (1, 2, 4, 8, 16) if s <= n}
-    if n <= 16:
-        sizes.add(n)
-    divisors = [d for d in range(16, 2, -1) if n % d == 0]
-    sizes.update(divisors[:2])
-    return sorted(sizes, reverse=True)[:5]
 
 
 def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
@@ -348,8 +275,8 @@ def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     unique = p.a.unique + p.b.unique + p.batch * p.m * p.n * p.spec.out.itemsize
     tiles = m_tiles * n_tiles
     if t["resident"] and t["panels"] == 1:
-        side = t["m0"] if t["resident"] == 1 else t["n0"]
-        panel = side * p.k1 * 256 * es / rate + ep.load_latency(chip)
+        wide = t["m0"] if t["resident"] == 1 else t["n0"]
+        panel = wide * p.k1 * 256 * es / rate + ep.load_latency(chip)
         mte2 += (m_tiles if t["resident"] == 1 else n_tiles) * panel
     chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
     floor = tiles * max(ep.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / 2)
@@ -406,13 +333,13 @@ class _Body:
         size = self.t["n0"] * 16
         return self.s.n0 + ni * size, min(size, self.s.n - ni * size)
 
-    def _load_a(self, alloc, batch: int, mi: int, k0: int, kn: int) -> Instr:  # type: ignore[no-untyped-def]
+    def _load_a(self, alloc: Alloc, batch: int, mi: int, k0: int, kn: int) -> Instr:
         m0, m = self._rows(mi)
         if self.p.trans_a:
             return self.p.a.load(self.k, alloc, batch, k0, kn, m0, m)
         return self.p.a.load(self.k, alloc, batch, m0, m, k0, kn)
 
-    def _load_b(self, alloc, batch: int, ni: int, k0: int, kn: int) -> Instr:  # type: ignore[no-untyped-def]
+    def _load_b(self, alloc: Alloc, batch: int, ni: int, k0: int, kn: int) -> Instr:
         n0, n = self._cols(ni)
         if self.p.trans_b:
             return self.p.b.load(self.k, alloc, batch, n0, n, k0, kn)

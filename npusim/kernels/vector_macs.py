@@ -141,7 +141,8 @@ def macs(k: Kernel, c: Region, a: Region, b: Region) -> Instr:
 def spread_cycles(chip: ChipSpec, elements: int) -> int:
     """Cycles to spread elements of A over 32 B blocks."""
     repeats = -(-elements * SPREAD // lanes_of(chip))
-    return cost.vector_cycles(chip, "transpose", 32, repeats, -(-repeats // chip.core.vector.max_repeat))
+    instructions = -(-repeats // chip.core.vector.max_repeat)
+    return cost.vector_cycles(chip, "transpose", 32, repeats, instructions)
 
 
 def pass_cycles(chip: ChipSpec, elements: int) -> float:

@@ -27,6 +27,10 @@ class VectorSpec:
     scalar: bool = False
 
 
+def _select(mask: Array, a: Array, b: Array) -> Array:
+    return np.where(mask != 0, a, b)
+
+
 _SPECS: dict[str, VectorSpec] = {
     "add": VectorSpec("binary", np.add),
     "sub": VectorSpec("binary", np.subtract),
@@ -35,7 +39,7 @@ _SPECS: dict[str, VectorSpec] = {
     "min": VectorSpec("binary", np.minimum),
     "and": VectorSpec("binary", np.bitwise_and),
     "or": VectorSpec("binary", np.bitwise_or),
-    "not": VectorSpec("unary", np.bitwise_not),
+    "not": VectorSpec("unary", lambda x: np.bitwise_not(x)),
     "div": VectorSpec("div", np.divide),
     "axpy": VectorSpec("mla", lambda d, x, s: d + x * s, scalar=True),
     "mla": VectorSpec("mla", lambda d, x, y: d + x * y),
@@ -62,7 +66,7 @@ _SPECS: dict[str, VectorSpec] = {
     "le": VectorSpec("compare", np.less_equal),
     "gt": VectorSpec("compare", np.greater),
     "ge": VectorSpec("compare", np.greater_equal),
-    "sel": VectorSpec("select", lambda m, a, b: np.where(m != 0, a, b)),
+    "sel": VectorSpec("select", _select),
     "transpose": VectorSpec("transpose", lambda x: x),
     "brcb": VectorSpec("transpose", lambda x: x),  # one element into a 32 B block each
     "gather": VectorSpec("gather", lambda x: x),

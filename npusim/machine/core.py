@@ -217,7 +217,7 @@ class CoreModel:
             start = int(env.now)
             ready = max(self._done_at[p], start) + ins.occupy
             event = self._flags.set(ins.flag)
-            env.timeout(ready - env.now).callbacks.append(lambda _: event.succeed())
+            self._fire_at(event, ready)
             yield env.timeout(ins.occupy)
             self._busy(p, ins, start)
         else:
@@ -227,6 +227,12 @@ class CoreModel:
             start = int(env.now)
             yield env.timeout(ins.occupy)
             self._busy(p, ins, start)
+
+    def _fire_at(self, event: simpy.Event, time: int) -> None:
+        def fire(_: simpy.Event) -> None:
+            event.succeed()
+
+        self._env.timeout(time - self._env.now).callbacks.append(fire)
 
     def _busy(self, p: int, ins: Instr, start: int) -> None:
         end = int(self._env.now)

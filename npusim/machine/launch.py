@@ -188,9 +188,10 @@ def launch_result(
                 "plan.traffic = bytes that the body moves",
                 "correct the kernel's plan()",
             )
-    if set(moved) - set(plan.traffic):
+    unplanned = sorted(set(moved) - set(plan.traffic))
+    if unplanned:
         raise AccountingError(
-            f"kernel {name} moves operands outside its plan: {sorted(set(moved) - set(plan.traffic))}",
+            f"kernel {name} moves operands outside its plan: {unplanned}",
             "every operand moved is in plan.traffic",
             "correct the kernel's plan()",
         )

@@ -42,7 +42,7 @@ def conv_blocked(
     """
     data = widen(x)
     assert data is not None
-    n, c1, _, _, c0 = data.shape
+    n = len(data)
     ho, wo = window.out
     k, co = weights.shape
     columns = _columns(data, window).reshape(n * ho * wo, k)
@@ -66,7 +66,9 @@ def _apply(y: np.ndarray, step: tuple[EpilogueStep, np.ndarray | None]) -> np.nd
     if what.op_type == "Relu":
         return np.maximum(y, 0, out=y)
     if what.op_type in ("Add", "Sum") and operand is not None:
-        return np.add(widen(operand), y)
+        wide = widen(operand)
+        assert wide is not None
+        return np.add(wide, y)
     op = get_operator(what.op_type)
     args = [y] if operand is None else [y, widen(operand)]
     return op.compute(args, {**op.attrs, **dict(what.attrs)}, ())[0]

@@ -7,7 +7,7 @@ constants stay lazy until the machine loads them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 from npusim.errors import GraphError
 from npusim.ir import Constant, DType, Layout, Node
@@ -17,7 +17,7 @@ from npusim.program.kernel import KernelArgs, Plan
 GM_ALIGN = 512  #: device addresses are multiples of this (best GM access: 512 B)
 
 
-class TaskKind(str, Enum):
+class TaskKind(StrEnum):
     """What runs a task."""
 
     AI_CORE = "AI_CORE"

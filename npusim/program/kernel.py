@@ -56,7 +56,7 @@ class KernelArgs:
     @property
     def operands(self) -> tuple[OperandSpec, ...]:
         """Inputs, then outputs: the index space of GM operands. Absent inputs stay None."""
-        return (*self.inputs, *self.outputs)  # type: ignore[return-value]
+        return (*self.inputs, *self.outputs)  # type: ignore[arg-type]
 
     def attr(self, name: str) -> Any:
         """An attribute's value."""

@@ -79,7 +79,7 @@ class Region:
                 shape.append(stop - start)
                 strides.append(s)
             else:
-                offset += int(k) * s  # type: ignore[call-overload]
+                offset += int(k) * s
         return Region(self.space, self.operand, offset, tuple(shape), tuple(strides), self.dtype)
 
     def permute(self, *axes: int) -> Region:

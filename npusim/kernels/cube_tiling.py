@@ -1,0 +1,83 @@
+"""How cube kernels cut their work: blocks over batch, M and N, and tile sizes worth trying."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from npusim.ir.layout import blocks
+from npusim.program.kernel import Tiling
+
+
+@dataclass(frozen=True)
+class Share:
+    """One block's part: batches, rows and columns (in elements; starts are multiples of 16)."""
+
+    batch0: int
+    batches: int
+    m0: int
+    m: int
+    n0: int
+    n: int
+
+
+class Extents(Protocol):
+    """What `share` needs of a problem: batch, M and N in elements and in blocks."""
+
+    @property
+    def batch(self) -> int: ...
+    @property
+    def m(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def m1(self) -> int: ...
+    @property
+    def n1(self) -> int: ...
+
+
+def share(p: Extents, t: Tiling, block: int) -> Share:
+    """The part of block `block`."""
+    bi, rest = divmod(block, t["bm"] * t["bn"])
+    mi, ni = divmod(rest, t["bn"])
+    per_b, per_m, per_n = (
+        blocks(p.batch, t["bb"]), blocks(p.m1, t["bm"]) * 16, blocks(p.n1, t["bn"]) * 16,
+    )
+    return Share(
+        bi * per_b, min(per_b, p.batch - bi * per_b),
+        mi * per_m, min(per_m, p.m - mi * per_m),
+        ni * per_n, min(per_n, p.n - ni * per_n),
+    )
+
+
+def work_splits(batch: int, m1: int, n1: int, cores: int) -> list[tuple[int, int, int]]:
+    """The most promising (bb, bm, bn) for batch × m1 × n1 blocks of work.
+
+    Ranked by the largest share (in steps of a tenth), then by what a block must load.
+    """
+    found: dict[tuple[int, int, int], tuple[float, float]] = {}
+    for bb in _factors(batch, cores):
+        for bm in range(1, min(cores // bb, m1) + 1):
+            bn = min(cores // bb // bm, n1)
+            nb, mc, nc = blocks(batch, bb), blocks(m1, bm), blocks(n1, bn)
+            split = (blocks(batch, nb), blocks(m1, mc), blocks(n1, nc))
+            found[split] = (nb * mc * nc, nb * (mc + nc))
+    best = min(v[0] for v in found.values())
+    ranked = sorted(found, key=lambda s: (round(found[s][0] / best, 1), found[s][1]))
+    return ranked[:4]
+
+
+def _factors(batch: int, cores: int) -> list[int]:
+    """Block counts worth trying for a batch: exact divisors, and as many as there are cores."""
+    most = min(batch, cores)
+    return sorted({1, most, *(d for d in range(2, most + 1) if batch % d == 0)})
+
+
+def tile_sizes(n: int) -> list[int]:
+    """Tile sides worth trying for n blocks: powers of two, exact divisors, n itself; at most 16."""
+    sizes = {s for s in (1, 2, 4, 8, 16) if s <= n}
+    if n <= 16:
+        sizes.add(n)
+    divisors = [d for d in range(16, 2, -1) if n % d == 0]
+    sizes.update(divisors[:2])
+    return sorted(sizes, reverse=True)[:5]

@@ -131,10 +131,12 @@ def whole_processes(runs: int) -> Iterator[Measure]:
         ("ResNet-50, batch 256 ÷ batch 1", "resnet50 --batch 256", "resnet50", 2),
         ("BERT-large ÷ BERT-base", "bert-large", "bert-base", 1.5),
     ):
-        ratio = done[many].value / done[one].value
-        yield Measure(label, ratio, "×", "the two above", limit)
-    peak = max(m.peak_mib or 0.0 for m in done.values())
-    yield Measure("peak memory, timing only", peak, "MiB", "those above", 300, PEER_MEMORY)
+        over, under = done[many], done[one]
+        commands = f"{over.command}` ÷ `{under.command}"
+        yield Measure(label, over.value / under.value, "×", commands, limit)
+    most = max(done.values(), key=lambda m: m.peak_mib or 0.0)
+    peak = most.peak_mib or 0.0
+    yield Measure("peak memory, timing only", peak, "MiB", most.command, 300, PEER_MEMORY)
 
 
 def functional(runs: int) -> Iterator[Measure]:

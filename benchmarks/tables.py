@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -26,12 +27,14 @@ class Sheet:
 
     def show(self) -> None:
         """Print it."""
-        table = Table(title=self.title, title_justify="left")
+        console = Console()
+        console.width = max(console.width, 140)
+        table = Table(title=self.title, title_justify="left", box=SIMPLE_HEAD)
         for column in self.columns:
             table.add_column(column)
         for row in self.rows:
             table.add_row(*row)
-        Console().print(table)
+        console.print(table)
 
     def markdown(self) -> str:
         """As a Markdown table under a heading."""
@@ -80,7 +83,6 @@ def _blas() -> str:
         return "unknown (threadpoolctl is not installed)"
     found = [x for x in threadpool_info() if x["user_api"] == "blas"]
     return ", ".join(
-        f"{x['internal_api']} {x['version']} {x.get('architecture', '')}"
-        f" {x['num_threads']} threads"
+        f"{x['internal_api']} {x['version']} {x.get('architecture', '')} {x['num_threads']} threads"
         for x in found
     )

@@ -106,7 +106,7 @@ def _place(c: Core) -> tuple[object, ...]:
 
 
 def _snapshot(c: Core, now: int) -> _CoreSnapshot:
-    """The counters, with what a blocked pipe has waited so far: the signature forgets when it began."""
+    """The counters, with what blocked pipes have waited so far: the signature forgets since when."""
     s = c.stats
     busy, stall = list(s.busy), [dict(d) for d in s.stall]
     for p, pipe in enumerate(c.pipes):

@@ -2,15 +2,18 @@
 
 In execution order: an operator that needs NC1HWC0 gets it, elementwise operators and channel
 concatenations stay in it when an operand is in it already, everything else works on ND. Where
-producer and consumer disagree a TransData is inserted, once per tensor and layout.
+producer and consumer disagree a TransData is inserted, once per tensor and layout. The padding of
+channels must stay finite (see `padding`).
 Matrix products read ND, or FRACTAL_NZ where that is cheaper with the TransData counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.padding import Padding
 from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
 from npusim.ir.layout import c0_of
@@ -18,9 +21,6 @@ from npusim.ops import attributes, get_operator
 from npusim.program.kernel import KernelArgs, OperandSpec, best_estimate
 
 BLOCKED = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-#: Elementwise operators whose value on zero padding may be infinite or NaN: kept in ND unless the
-#: channels fill their blocks.
-UNSAFE = ("Div", "Reciprocal", "Log", "Pow", "Sqrt", "Mod")
 
 
 def assign_layouts(graph: Graph, ctx: CompileContext) -> Graph:
@@ -35,6 +35,7 @@ class _Layouts:
         self.out.nodes = []
         self.ctx = ctx
         self.converted: dict[tuple[str, Layout], str] = {}
+        self.padding = Padding()
         self.decided: dict[tuple[KernelArgs, str], list[int]] = {}
 
     def run(self) -> Graph:
@@ -51,6 +52,7 @@ class _Layouts:
         elif node.op_type in ("MatMul", "Gemm"):
             self._place_matmul(node)
         elif self._stays_blocked(node):
+            self.padding.record(self.out, node)
             inputs = tuple(self._data(i, Layout.NC1HWC0) for i in node.inputs)
             self._emit(node, inputs, Layout.NC1HWC0)
         else:
@@ -63,8 +65,9 @@ class _Layouts:
             if not depthwise:
                 inputs[1] = self._as(node.inputs[1], Layout.FRACTAL_Z)
             for step in node.epilogue:
-                if step.operand is not None:
-                    inputs[step.operand] = self._data(node.inputs[step.operand], Layout.NC1HWC0)
+                if step.operand is not None and not self._is_scalar(node.inputs[step.operand]):
+                    inputs[step.operand] = self._as(node.inputs[step.operand], Layout.NC1HWC0)
+        self.padding.record(self.out, node.with_(inputs=tuple(inputs)))
         self._emit(node, tuple(inputs), Layout.NC1HWC0)
 
     def _place_matmul(self, node: Node) -> None:
@@ -119,7 +122,7 @@ class _Layouts:
         if not any(self.out.tensors[i].layout is Layout.NC1HWC0 for i in data):
             return False
         shape = self._shape(node.outputs[0])
-        if len(shape) != 4 or len(node.outputs) != 1:
+        if len(shape) != 4 or len(node.outputs) != 1 or prod(shape) == 1:
             return False
         dtype = self.out.tensors[node.outputs[0]].dtype
         c0 = c0_of(dtype)
@@ -130,10 +133,9 @@ class _Layouts:
             return axis == 1 and whole and all(blocked)
         if not get_operator(node.op_type).elementwise:
             return False
-        ops = {node.op_type, *(s.op_type for s in node.epilogue)}
-        if ops & set(UNSAFE) and shape[1] % c0:
+        if not all(self._joins(i, shape, c0) for i in data):
             return False
-        return all(self._joins(i, shape, c0) for i in data)
+        return shape[1] % c0 == 0 or self.padding.stays_finite(self.out, node)
 
     def _joins(self, name: str, shape: tuple[int, ...], c0: int) -> bool:
         t = self.out.tensors[name]
@@ -148,10 +150,15 @@ class _Layouts:
         return self.out.tensors[name].shape
 
     def _data(self, name: str, layout: Layout) -> str:
-        """A tensor in `layout`; scalars keep theirs."""
-        if not name or (layout is Layout.NC1HWC0 and self.out.tensors[name].type.size == 1):
+        """A tensor in `layout`; scalars in ND, where they broadcast."""
+        if not name:
             return name
-        return self._as(name, layout)
+        scalar = self.out.tensors[name].type.size == 1
+        return self._as(name, Layout.ND if scalar else layout)
+
+    def _is_scalar(self, name: str) -> bool:
+        """A constant that the launch carries as an attribute."""
+        return name in self.out.constants and self.out.tensors[name].type.size == 1
 
     def _as(self, name: str, layout: Layout) -> str:
         """The tensor in `layout`: itself, a constant packed so, or a TransData of it."""

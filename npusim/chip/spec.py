@@ -291,5 +291,5 @@ class ChipSpec(Part):
         return 2.0 * self.core.cube.m * self.core.cube.n * k * self.cores.count * self.clock
 
     def vector_flops(self, dtype: str) -> float:
-        """Peak vector op/s for a dtype (one op per lane and cycle)."""
-        return float(self.core.vector.lanes.get(dtype, 0)) * self.vector_cores() * self.clock
+        """Peak vector FLOP/s for a dtype: a multiply-accumulate per lane and cycle."""
+        return 2.0 * self.core.vector.lanes.get(dtype, 0) * self.vector_cores() * self.clock

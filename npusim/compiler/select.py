@@ -10,9 +10,10 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 
 #: Operator → kernels, best first. Elementwise operators need no entry.
 CANDIDATES: dict[str, tuple[str, ...]] = {
-    "Conv": ("Conv2D", "DepthwiseConv"),
-    "MatMul": ("MatMul",),
-    "Gemm": ("MatMul",),
+    "Conv": ("Conv2D", "DepthwiseConv", "ConvVector"),
+    "MatMul": ("MatMul", "MatMulVector"),
+    "Gemm": ("MatMul", "MatMulVector"),
+    "BatchNormalization": ("Elementwise",),
     "MaxPool": ("Pool",),
     "AveragePool": ("Pool",),
     "GlobalAveragePool": ("Pool", "Reduce"),

@@ -2,11 +2,13 @@
 
 from npusim.kernels import (
     conv,
+    conv_vector,
     depthwise,
     elementwise,
     gather,
     lrn,
     matmul,
+    matmul_vector,
     move,
     norm,
     pool,
@@ -18,11 +20,13 @@ from npusim.kernels import (
 
 __all__ = [
     "conv",
+    "conv_vector",
     "depthwise",
     "elementwise",
     "gather",
     "lrn",
     "matmul",
+    "matmul_vector",
     "move",
     "norm",
     "pool",

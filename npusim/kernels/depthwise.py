@@ -34,7 +34,8 @@ from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_block
 from npusim.program.region import GM, Region
 
 _F32 = np.dtype(np.float32)
-_STEPS = ("Relu", "Clip", "Add", "Sum")
+#: Fused operators and their instructions, with a tensor; with a constant, plus "s".
+_STEPS = {"Relu": "max", "Add": "add", "Sum": "add", "Max": "max", "Min": "min"}
 _QUAD = 4  #: positions of 16 channels in one fp32 repeat
 
 
@@ -296,13 +297,10 @@ class _Tiles:
     ) -> Iterator[Instr]:
         """One fused operator on the running value."""
         k = self._k
-        if op == "Relu":
-            yield k.vec("maxs", total, total, scalar=0.0)
-        elif op == "Clip":
-            yield k.vec("maxs", total, total, scalar=attrs["min"])
-            yield k.vec("mins", total, total, scalar=attrs["max"])
+        if operand is None:
+            scalar = 0.0 if op == "Relu" else attrs["const1"]
+            yield k.vec(_STEPS[op] + "s", total, total, scalar=scalar)
         else:
-            assert operand is not None
             queue = self._others[operand]
             yield queue.deque()
             other = queue.front.region(total.shape, self._s.dtype)
@@ -310,7 +308,7 @@ class _Tiles:
                 wide = self._other.region(total.shape, _F32)
                 yield k.vec("conv", wide, other)
                 other = wide
-            yield k.vec("add", total, total, other)
+            yield k.vec(_STEPS[op], total, total, other)
             yield queue.free()
 
 
@@ -352,9 +350,8 @@ class DepthwiseConv(TileKernel):
         for step in args.epilogue:
             if step.op_type not in _STEPS:
                 return f"epilogue {step.op_type} is not one of {', '.join(_STEPS)}"
-            limits = dict(step.attrs)
-            if step.op_type == "Clip" and not limits.get("min", 1) <= 0 <= limits.get("max", -1):
-                return "a fused Clip without min ≤ 0 ≤ max (padding channels stay zero)"
+            if step.op_type != "Relu" and step.operand is None and "const1" not in dict(step.attrs):
+                return f"epilogue {step.op_type} without an operand"
             other = None if step.operand is None else args.operands[step.operand]
             if other is not None and other != out:
                 return f"epilogue {step.op_type} with an operand that is not like the output"

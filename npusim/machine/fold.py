@@ -106,7 +106,7 @@ def _place(c: Core) -> tuple[object, ...]:
 
 
 def _snapshot(c: Core, now: int) -> _CoreSnapshot:
-    """The counters, with what blocked pipes have waited so far: the signature forgets since when."""
+    """The counters, with what blocked pipes have waited so far (the signature forgets it)."""
     s = c.stats
     busy, stall = list(s.busy), [dict(d) for d in s.stall]
     for p, pipe in enumerate(c.pipes):

@@ -37,16 +37,18 @@ class CoreStats:
         d[reason] = d.get(reason, 0) + cycles
 
     def check(self, name: str) -> None:
-        """busy + stalled + idle = elapsed, for every pipe.
+        """busy + stalled + idle = elapsed, for every pipe; none of them below zero.
 
         Raises:
             AccountingError: it does not close.
         """
         for p in range(N_PIPES):
             total = self.busy[p] + self.idle[p] + sum(self.stall[p].values())
-            if total != self.cycles:
+            least = min(self.busy[p], self.idle[p], *self.stall[p].values())
+            if total != self.cycles or least < 0:
                 raise AccountingError(
-                    f"{name}: pipe {PIPE_NAMES[p]} accounts for {total} of {self.cycles} cycles",
-                    "busy + stalled + idle = elapsed",
+                    f"{name}: pipe {PIPE_NAMES[p]} accounts for {total} of {self.cycles} cycles: "
+                    f"busy {self.busy[p]}, idle {self.idle[p]}, stalled {self.stall[p]}",
+                    "busy + stalled + idle = elapsed, none below zero",
                     "this is a defect of the simulator: please report it",
                 )

@@ -29,7 +29,8 @@ class Cast(Operator):
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
-        return [convert(x[0], out[0].dtype)]
+        # Not out[0]: in a fused chain that is the type at the chain's end.
+        return [convert(x[0], DType.of(attrs["to"]))]
 
 
 @operator("CastLike")
@@ -42,4 +43,6 @@ class CastLike(Operator):
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         return [TensorType(x.type(0).shape, x.type(1).dtype)]
 
-    compute = Cast.compute
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        return [convert(x[0], out[0].dtype)]

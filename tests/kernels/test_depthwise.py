@@ -77,8 +77,9 @@ def test_fused_clip() -> None:
     node = Node("n", "Conv", ("x", "w"), ("y",), {"group": 24})
     types = infer_node(node, [TensorType(a.shape, DType.FLOAT16) for a in (x, w)], [None, None])
     want = np.clip(compute_node(node, [x, w], types)[0], -0.25, 0.5)
-    clip = EpilogueStep("Clip", None, (("max", 0.5), ("min", -0.25)))
-    fused = node.with_(epilogue=(clip,))
+    steps = (("Max", -0.25), ("Min", 0.5))
+    clip = tuple(EpilogueStep(op, None, (("const1", value),)) for op, value in steps)
+    fused = node.with_(epilogue=clip)
     (y,), _ = execute(
         CHIPS["toy"], "DepthwiseConv", fused, [x, w], types, [NC, ND, NC], fused.attrs
     )

@@ -1,4 +1,4 @@
-"""fp16 conversions give numpy's bits, for every fp16 value and for fp32 values around them; overflow saturates."""
+"""fp16 conversions give numpy's bits, for every fp16 value and fp32 around them; they saturate."""
 
 from __future__ import annotations
 

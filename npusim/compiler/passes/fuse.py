@@ -52,7 +52,7 @@ def fuse_bias(graph: Graph, ctx: CompileContext) -> Graph:
 
 
 def fuse_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
-    """Grow epilogues, in execution order, as long as a kernel takes them."""
+    """Grow epilogues, in execution order, as long as the node's own kernel takes them."""
     out = graph.copy()
     uses = graph.consumers()
     position = {n.name: i for i, n in enumerate(graph.nodes)}
@@ -61,8 +61,8 @@ def fuse_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
         node = slots[index]
         if node is None or not _can_start(node):
             continue
-        at = index
-        while len(node.epilogue) < MAX_CHAIN:
+        at, kernel = index, _kernel(graph, node, ctx)
+        while kernel and len(node.epilogue) < MAX_CHAIN:
             result = node.outputs[0]
             if len(uses.get(result, ())) != 1 or result in graph.outputs:
                 break
@@ -70,7 +70,7 @@ def fuse_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
             if follower is None or follower.epilogue:
                 break
             grown = _append(out, node, follower, ctx)
-            if grown is None or not _runs(out, grown, ctx):
+            if grown is None or _kernel(out, grown, ctx) != kernel:
                 break
             slots[at] = None
             at = position[follower.name]
@@ -134,13 +134,12 @@ def _append_clip(graph: Graph, node: Node, clip: Node) -> Node | None:
     return node.with_(inputs=inputs, epilogue=tuple(steps), outputs=clip.outputs)
 
 
-def _runs(graph: Graph, node: Node, ctx: CompileContext) -> bool:
-    """An AI Core kernel takes the fused node, in the layouts that it will get."""
+def _kernel(graph: Graph, node: Node, ctx: CompileContext) -> str:
+    """The AI Core kernel of a node in the layouts that it will get, '' when there is none."""
     args = kernel_args(graph, node)
     if node.op_type == "Conv" and len(args.outputs[0].shape) == 4:
         args = _in_conv_layouts(node, args)
-    name, _ = select_kernel(args, ctx.chip)
-    return bool(name)
+    return select_kernel(args, ctx.chip)[0]
 
 
 def _in_conv_layouts(node: Node, args: KernelArgs) -> KernelArgs:

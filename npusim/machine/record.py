@@ -101,8 +101,8 @@ def _bound(shares: dict[str, float]) -> str:
 def roofline_cycles(chip: ChipSpec, task: Task, result: LaunchResult) -> int:
     """Cycles that no schedule of the same work and traffic can beat.
 
-    The largest of: MACs over the cube's peak, one pass over the outputs at the vector unit's
-    widest rate, HBM bytes and L2 bytes over what the memories achieve.
+    The largest of: MACs over the peak of the unit that does them, one pass over the outputs at
+    the vector unit's widest rate, HBM bytes and L2 bytes over what the memories achieve.
     """
     assert task.call is not None
     out = sum(prod(o.shape) for o in task.call.args.outputs)
@@ -111,4 +111,8 @@ def roofline_cycles(chip: ChipSpec, task: Task, result: LaunchResult) -> int:
     if task.uses_cube:
         macs_per_cycle = chip.cube_flops(task.compute_dtype.value) / 2 / chip.clock
         return floor(max(task.macs / macs_per_cycle, memory))
-    return floor(max(out / lanes if task.flops else 0, memory))
+    compute = out / lanes if task.flops else 0.0
+    typed = chip.core.vector.lanes.get(task.compute_dtype.value, 0)
+    if task.macs and typed:
+        compute = max(compute, task.macs / (typed * chip.vector_cores()))
+    return floor(max(compute, memory))

@@ -21,6 +21,7 @@ from npusim.chip import ChipSpec, load_chip
 from npusim.compiler import CompileOptions
 from npusim.compiler import compile_graph as _compile
 from npusim.errors import UnsupportedError
+from npusim.frontends.shipped import ShippedData, shipped_data
 from npusim.frontends.workload import load_workload
 from npusim.ir import Graph
 from npusim.machine.arena import Arena
@@ -159,8 +160,20 @@ def load_model(
 
 
 def make_inputs(model: LoadedModel) -> dict[str, np.ndarray]:
-    """Deterministic random inputs for a model, from its seed."""
-    return random_inputs(model.graph, model.seed)
+    """Inputs for a model: those that ship beside its file when their shapes fit the graph's,
+    else random ones, deterministic from its seed."""
+    shipped = _shipped(model)
+    return shipped.inputs if shipped is not None else random_inputs(model.graph, model.seed)
+
+
+def _shipped(model: LoadedModel) -> ShippedData | None:
+    """The model's own test data, when it fits the shapes the model was loaded with."""
+    graph = model.graph
+    data = shipped_data(model.onnx_path, graph.inputs, graph.outputs)
+    if data is None:
+        return None
+    fits = all(graph.type_of(n).shape == a.shape for n, a in data.inputs.items())
+    return data if fits else None
 
 
 def compile_graph(graph: Graph, chip: ChipSpec, *, precision: str = "fp16") -> Executable:
@@ -256,7 +269,10 @@ def check(
     *,
     every_tensor: bool = False,
 ) -> RunResult:
-    """The result with its outputs compared with onnxruntime on the same inputs.
+    """The result with its outputs compared with what they should be.
+
+    The reference is the expected outputs that ship beside the model's file, when the run used the
+    inputs that ship with them; else onnxruntime on the same inputs.
 
     Args:
         every_tensor: also compare intermediate tensors (the run needs `keep_tensors`).
@@ -270,11 +286,19 @@ def check(
         raise UnsupportedError(
             "a check of a run without outputs", "functional runs", "leave --timing-only out"
         )
+    shipped = None if every_tensor else _shipped(model)
+    if shipped is not None and _same(inputs, shipped.inputs):
+        found = {t: compare(result.outputs[t], r) for t, r in shipped.outputs.items()}
+        return replace(result, check=found, check_reference=f"{shipped.folder.name} of the model")
     wanted = [*result.outputs, *(result.tensors if every_tensor else ())]
     reference, name = reference_values(model.graph, model.onnx_path, inputs, wanted)
     values = {**result.tensors, **result.outputs}
     found = {t: compare(values[t], r) for t, r in reference.items() if t in values}
     return replace(result, check=found, check_reference=name)
+
+
+def _same(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 def compare(value: np.ndarray, reference: np.ndarray) -> TensorCheck:

@@ -38,8 +38,10 @@ class FunctionalExecutor:
         self._exe, self._chip, self._arena = exe, chip, arena
         self._tile_level = tile_level
         self._observe = observe
-        # Convolution weights in the order BLAS wants, made once from the device bytes.
+        # Constant convolution weights in the order BLAS wants, made once from the device bytes.
         self._gemm_weights: dict[str, np.ndarray] = {}
+        if not tile_level:
+            self._prepare_weights()
 
     def execute(self, task: Task) -> None:
         """Compute a task: read its inputs from the arena, write its outputs there."""
@@ -77,6 +79,14 @@ class FunctionalExecutor:
         for name, value in zip(task.outputs, results, strict=True):
             arena.write(name, np.asarray(value))
 
+    def _prepare_weights(self) -> None:
+        for task in self._exe.tasks:
+            if task.node.op_type != "Conv":
+                continue
+            w = self._exe.buffers[task.inputs[1]]
+            if w.name in self._exe.constants and w.layout is Layout.FRACTAL_Z:
+                self._gemm_weights[w.name] = gemm_weights(self._arena.storage(w.name))
+
     def _conv(self, task: Task, ins: list[Buffer | None]) -> np.ndarray:
         arena, node = self._arena, task.node
         x, w = ins[0], ins[1]
@@ -84,8 +94,6 @@ class FunctionalExecutor:
         weights = self._gemm_weights.get(w.name)
         if weights is None:
             weights = gemm_weights(arena.storage(w.name))
-            if w.name in self._exe.constants:
-                self._gemm_weights[w.name] = weights
         fused = {s.operand for s in node.epilogue}
         has_bias = len(ins) > 2 and ins[2] is not None and 2 not in fused
         bias = arena.storage(task.inputs[2]) if has_bias else None

@@ -55,7 +55,7 @@ class RandomProgram:
     @staticmethod
     def of(rng: Random) -> RandomProgram:
         """Any program, of up to a few thousand instructions."""
-        counts = [rng.randint(1, rng.choice([3, 12, 50])) for _ in range(rng.randint(1, 2))]
+        counts = [rng.randint(1, rng.choice([4, 40, 80])) for _ in range(rng.randint(1, 2))]
         chain = rng.choice(CHAINS)
 
         def some(most: int, pipe: Pipe | None = None) -> list[Instr]:

@@ -2,7 +2,7 @@
 #
 #   make demo    install npusim, run ResNet-50 and compare its output with onnxruntime
 #   make test    install what development needs, then ruff, mypy and the whole test suite
-#   make bench   measure npusim's speed and accuracy; writes benchmarks/results.{md,json}
+#   make bench   measure npusim's speed and accuracy; renews benchmarks/*.md and the README's tables
 #
 # Everything is installed into $(VENV), and again only when pyproject.toml has changed.
 
@@ -24,8 +24,8 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/run.py
-	$(BIN)/python benchmarks/accuracy.py
+	$(BIN)/python benchmarks/run.py --readme README.md
+	$(BIN)/python benchmarks/accuracy.py --readme README.md
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,9 @@
-"""How near the simulated times are: against closed forms, and against chips that others measured.
+"""How near simulated times and computed numbers are.
 
-Nothing is fitted here. Each row says which `npusim run` shows the same figure.
+Times: against closed forms, and against chips that others measured; nothing is fitted here.
+Numbers: against onnxruntime in fp32. Each row says which `npusim run` shows the same figure.
 
-    python benchmarks/accuracy.py [--out benchmarks]
+    python benchmarks/accuracy.py [--out benchmarks] [--readme README.md]
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tables import Sheet
+from tables import Sheet, publish
 
 import npusim
 from npusim.api import RunResult
@@ -154,17 +155,51 @@ def _smallest(chip: ChipSpec, blocks: int, reference: float) -> Figure:
     return Figure(what, run.command, us, "µs", reference, reference, 0.15, HPM)
 
 
+def numerics() -> list[list[str]]:
+    """Largest difference of every output from onnxruntime's, and the smallest cosine."""
+    rows = []
+    for model_name, chip_name, precision in (
+        ("resnet50", "ascend910a", "fp32"),
+        ("resnet50", "ascend910a", "fp16"),
+        ("bert-base", "ascend910a", "fp32"),
+        ("bert-base", "ascend910a", "fp16"),
+        ("bert-base", "ascend910b2", "bf16"),
+    ):
+        chip = npusim.load_chip(chip_name)
+        model = npusim.load_model(model_name, precision=precision)
+        exe = npusim.compile_graph(model.graph, chip, precision=precision)
+        inputs = npusim.make_inputs(model)
+        done = npusim.check(model, exe, npusim.run(exe, chip, inputs=inputs), inputs)
+        worst = max(c.max_rel_err for c in done.check.values())
+        cosine = min(c.cosine for c in done.check.values())
+        command = f"npusim run {model_name} --chip {chip_name} --precision {precision} --check"
+        time = f"{done.timeline.total_us / 1e3:,.2f} ms"
+        rows.append(
+            [
+                model_name,
+                chip_name,
+                precision,
+                f"{worst:.1e}",
+                f"{cosine:.6f}",
+                time,
+                f"`{command}`",
+            ]
+        )
+    return rows
+
+
 def main() -> None:
     """Compute, print, write accuracy.md."""
     parser = argparse.ArgumentParser(description="Simulated times beside their references.")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of accuracy.md")
+    parser.add_argument("--readme", type=Path, help="a README whose tables are renewed")
     args = parser.parse_args()
     columns = ["what", "npusim", "reference", "off", "allowed", "met", "source", "command"]
-    rows = [figure.row() for figure in (*closed_forms(), *measured_chips())]
-    sheet = Sheet("Accuracy", columns, rows)
-    sheet.show()
+    figures = [figure.row() for figure in (*closed_forms(), *measured_chips())]
+    heads = ["model", "chip", "precision", "max rel. error", "cosine", "simulated time", "command"]
+    sheets = [Sheet("Accuracy", columns, figures), Sheet("Numerics", heads, numerics())]
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "accuracy.md").write_text(sheet.markdown())
+    publish(sheets, "", args.out / "accuracy.md", args.readme)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Every figure is of a whole process from a cold start: interpreter, imports, model, compilation,
 simulation. Nothing is cached on disk. Medians of three.
 
-    python benchmarks/run.py [--runs 3] [--out benchmarks]
+    python benchmarks/run.py [--runs 3] [--out benchmarks] [--readme README.md]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from tables import Sheet, cores, facts_line, machine_facts
+from tables import Sheet, cores, facts_line, machine_facts, publish
 
 HERE = Path(__file__).resolve().parent
 
@@ -65,7 +65,8 @@ class Measure:
         target = "" if self.limit is None else f"≤ {self.limit:g} {self.unit}"
         met = "" if self.limit is None else ("yes" if self.value <= self.limit else "NO")
         peak = "" if self.peak_mib is None else f"{self.peak_mib:.0f}"
-        return [self.name, f"{_short(self.value)} {self.unit}", target, met, peak, self.peers]
+        value = f"{_short(self.value)} {self.unit}"
+        return [self.name, value, target, met, peak, self.peers, f"`{self.command}`"]
 
 
 def _short(value: float) -> str:
@@ -171,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the simulator's speed and memory.")
     parser.add_argument("--runs", type=int, default=3, help="processes per figure (3)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of results.{md,json}")
+    parser.add_argument("--readme", type=Path, help="a README whose table is renewed")
     args = parser.parse_args()
     facts = machine_facts()
     console = Console(stderr=True)
@@ -180,16 +182,12 @@ def main() -> None:
             for measure in group(args.runs):
                 measures.append(measure)
                 status.update(f"measured {measure.name}")
-    columns = ["figure", f"median of {args.runs}", "target", "met", "peak MiB", "peers"]
+    columns = ["figure", f"median of {args.runs}", "target", "met", "peak MiB", "peers", "command"]
     sheet = Sheet("Speed", columns, [m.row() for m in measures])
-    sheet.show()
-    print(facts_line(facts))
     args.out.mkdir(parents=True, exist_ok=True)
     data = {"machine": facts, "runs": args.runs, "measures": [asdict(m) for m in measures]}
     (args.out / "results.json").write_text(json.dumps(data, indent=1) + "\n")
-    commands = [f"* {m.name}: `{m.command}`" for m in measures]
-    text = [sheet.markdown(), f"Machine: {facts_line(facts)}", "", "Commands:", "", *commands]
-    (args.out / "results.md").write_text("\n".join(text) + "\n")
+    publish([sheet], f"Measured on: {facts_line(facts)}.", args.out / "results.md", args.readme)
 
 
 if __name__ == "__main__":

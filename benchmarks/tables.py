@@ -37,10 +37,37 @@ class Sheet:
         console.print(table)
 
     def markdown(self) -> str:
-        """As a Markdown table under a heading."""
+        """As a Markdown table."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        cells = ["| " + " | ".join(c.replace("|", "\\|") for c in line) + " |" for line in lines]
-        return "\n".join([f"## {self.title}", "", *cells, ""])
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def publish(sheets: Sequence[Sheet], note: str, path: Path, readme: Path | None) -> None:
+    """Print the tables, write them to a Markdown file, and renew their copies in the README.
+
+    A table of the README stands between `<!-- TITLE -->` and `<!-- end -->`.
+    """
+    written = ""
+    page = "" if readme is None else readme.read_text(encoding="utf-8")
+    for sheet in sheets:
+        sheet.show()
+        body = f"{sheet.markdown()}\n\n" + (f"{note}\n\n" if note else "")
+        written += f"## {sheet.title}\n\n{body}"
+        if readme is not None:
+            page = _renewed(page, sheet.title, body)
+    print(note)
+    path.write_text(written.rstrip() + "\n", encoding="utf-8")
+    if readme is not None:
+        readme.write_text(page, encoding="utf-8")
+
+
+def _renewed(page: str, title: str, body: str) -> str:
+    """The page with another body under a table's mark."""
+    before, mark, rest = page.partition(f"<!-- {title} -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not (mark and end):
+        raise SystemExit(f"the README has no <!-- {title} --> … <!-- end -->")
+    return f"{before}{mark}\n{body}{end}{after}"
 
 
 def machine_facts() -> dict[str, str]:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from npusim.machine.device import Detail, Device
 from npusim.machine.functional import FunctionalExecutor
 from npusim.models import random_inputs
 from npusim.program.executable import Executable, Task
-from npusim.timeline import MemoryUse, SimulatorSpeed, Timeline
+from npusim.timeline import MemoryUse, RunResult, TensorCheck
 
 __all__ = [
     "LoadedModel", "Progress", "RunResult", "TensorCheck", "check", "compile_graph", "load_chip",
@@ -55,75 +55,6 @@ class LoadedModel:
     seed: int
     source: str
     onnx_path: Path | None = None
-
-
-@dataclass(frozen=True)
-class TensorCheck:
-    """How one tensor compares with its reference.
-
-    `max_rel_err` is the largest absolute difference over the reference's largest magnitude.
-    """
-
-    max_abs_err: float
-    max_rel_err: float
-    cosine: float
-
-
-@dataclass
-class RunResult:
-    """Everything a run gives.
-
-    Attributes:
-        timeline: when each task ran; memory: device memory; speed: the simulator's own.
-        flops: of all operators; peak_flops: of the chip in this precision; peak_hbm: bytes/s.
-        outputs: graph outputs (empty when timing only); tensors: intermediate ones kept.
-        check: tensor → comparison with the reference (empty when not asked for).
-        check_reference: what the tensors were compared with ("onnxruntime 1.32", …).
-    """
-
-    model: str
-    chip: str
-    precision: str
-    batch: int
-    options: dict[str, object]
-    timeline: Timeline
-    memory: MemoryUse
-    speed: SimulatorSpeed
-    flops: int
-    peak_flops: float
-    peak_hbm: float
-    outputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    tensors: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    check: dict[str, TensorCheck] = field(default_factory=dict)
-    check_reference: str = ""
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """Simulated time, at least one cycle."""
-        return max(1, self.timeline.total_cycles) / self.timeline.clock
-
-    @property
-    def throughput(self) -> float:
-        """Samples per second."""
-        return self.batch / self.seconds
-
-    @property
-    def achieved_tflops(self) -> float:
-        """FLOPs of all ops over the total time, in TFLOP/s."""
-        return self.flops / self.seconds / 1e12
-
-    @property
-    def achieved_gbps(self) -> float:
-        """HBM bytes of all ops over the total time, in GB/s."""
-        return sum(o.bytes_hbm for o in self.timeline.ops) / self.seconds / 1e9
-
-    def __repr__(self) -> str:
-        return (
-            f"RunResult({self.model}, batch {self.batch}, {self.precision} on {self.chip}: "
-            f"{self.timeline.total_us:.1f} µs, {self.throughput:.0f}/s, "
-            f"{self.achieved_tflops:.2f} TFLOP/s, {len(self.timeline.ops)} ops)"
-        )
 
 
 def load_model(

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from npusim.api import RunResult, TensorCheck
 from npusim.timeline import (
     MemoryUse,
     OpRecord,
     PipeTime,
+    RunResult,
     SimulatorSpeed,
     Span,
+    TensorCheck,
     Timeline,
     check_timeline,
 )

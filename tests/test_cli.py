@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from npusim import api
-from npusim.api import TensorCheck
 from npusim.cli import main
+from npusim.timeline import TensorCheck
 
 INI = Path(__file__).parent / "chip" / "ascend910a.ini"
 
@@ -81,7 +81,7 @@ def test_run_passes_its_options_on(fake, capsys) -> None:
     ]
     run = fake.runs[0]
     assert (run["tile_level"], run["timing_only"], run["detail"]) == (True, False, "full")
-    assert (run["seed"], run["trace_ops"], run["progress"]) == (7, ["/fc/Gemm"], None)
+    assert (run["keep_tensors"], run["trace_ops"], run["progress"]) == (True, ["/fc/Gemm"], None)
     assert run["options"]["set"] == ["hbm.bandwidth=99GB/s"]
     assert run["options"]["level"] == "tile"
     assert fake.checks == [{"every_tensor": True}]

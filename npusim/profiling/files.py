@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from npusim.api import RunResult
+from npusim.timeline import RunResult
 from npusim.errors import NpusimError
 from npusim.profiling.json_export import result_json
 from npusim.profiling.report import report_text

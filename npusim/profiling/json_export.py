@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import npusim
-from npusim.api import RunResult
+from npusim.timeline import RunResult
 from npusim.timeline import PIPES, OpRecord, Timeline
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npusim.api import RunResult
+from npusim.timeline import RunResult
 from npusim.profiling.summary import (
     bound_use,
     failed_outputs,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from npusim.api import RunResult, TensorCheck
+from npusim.timeline import RunResult, TensorCheck
 from npusim.timeline import PIPES, OpRecord, Timeline
 
 MIN_COSINE = 0.999  #: of an output with its reference, in fp16 and bf16

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from npusim.api import RunResult
+from npusim.timeline import RunResult
 from npusim.errors import AccountingError
 from npusim.timeline import OpRecord, Span, Timeline
 

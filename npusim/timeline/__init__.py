@@ -1,6 +1,7 @@
 """The Timeline waist."""
 
 from npusim.timeline.checks import check_timeline
+from npusim.timeline.result import RunResult, TensorCheck
 from npusim.timeline.timeline import (
     BOUNDS,
     PIPES,
@@ -18,8 +19,10 @@ __all__ = [
     "MemoryUse",
     "OpRecord",
     "PipeTime",
+    "RunResult",
     "SimulatorSpeed",
     "Span",
+    "TensorCheck",
     "Timeline",
     "check_timeline",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from random_launches import MAKERS, launch, random_plan
 from random_programs import RandomProgram, random_memory
@@ -68,6 +68,8 @@ def test_kernels(name: str, seed: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS)
+@example(21)  # found folding that counted the same wait twice
+@example(53)
 def test_programs(seed: int) -> None:
     rng = Random(seed)
     chip = CHIPS[rng.choice(list(CHIPS))]
@@ -86,14 +88,14 @@ F16 = DType.FLOAT16
 def large(name: str) -> KernelArgs:
     """A launch whose loops run long."""
     if name == "MatMul":
-        a, b = OperandSpec((700, 1500), F16, Layout.FRACTAL_NZ), OperandSpec((1500, 1000), F16)
-        return launch("MatMul", (a, b), OperandSpec((700, 1000), F16))
+        a, b = OperandSpec((400, 800), F16, Layout.FRACTAL_NZ), OperandSpec((800, 500), F16)
+        return launch("MatMul", (a, b), OperandSpec((400, 500), F16))
     if name == "Conv2D":
         x = OperandSpec((2, 128, 40, 40), F16, Layout.NC1HWC0)
         w = OperandSpec((100, 128, 3, 3), F16, Layout.FRACTAL_Z)
         y = OperandSpec((2, 100, 40, 40), F16, Layout.NC1HWC0)
         return launch("Conv", (x, w), y, group=1, strides=(1, 1), pads=(1,) * 4, dilations=(1, 1))
-    x = OperandSpec((5000, 1003), F16)
+    x = OperandSpec((2000, 503), F16)
     if name == "Softmax":
         return launch("Softmax", (x,), x, axis=-1)
     return launch("Add", (x, x), x)

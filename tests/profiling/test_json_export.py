@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from npusim.api import TensorCheck
 from npusim.profiling.files import json_text
 from npusim.profiling.json_export import result_json
+from npusim.timeline import TensorCheck
 
 TOP = [
     "npusim_version", "chip", "workload", "batch", "precision", "options", "total_cycles",

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from npusim.api import RunResult, TensorCheck
 from npusim.profiling.report import check_line, print_quiet, report_text
 from npusim.profiling.summary import bound_use, failed_outputs, pipe_use, slowest, type_use
 from npusim.profiling.text import bar, duration, quantity, shorten, size
+from npusim.timeline import RunResult, TensorCheck
 
 GOOD = TensorCheck(1e-4, 5e-5, 0.99995)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from npusim.api import RunResult
 from npusim.errors import AccountingError
 from npusim.profiling.trace import DEVICE_PID, write_trace
-from npusim.timeline import Span
+from npusim.timeline import RunResult, Span
 
 
 def events(result: RunResult, folder: Path) -> list[dict]:

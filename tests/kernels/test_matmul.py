@@ -1,0 +1,185 @@
+"""MatMul on the cube at tile level against the operators; what its tilings and plans promise.
+
+Tolerance: the cube multiplies exactly and adds in fp32, in another order than numpy; results
+differ by the rounding of the stored type (half an ulp each way) where the sums differ.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launching import CHIPS, check_operator, random_array
+
+from npusim.ir import DType, EpilogueStep, Layout
+from npusim.kernels.lang import Kernel
+from npusim.kernels.matmul import MatMul
+from npusim.machine.launch import time_launch
+from npusim.program.kernel import KernelArgs, OperandSpec, Plan, choose_plan
+
+ND, NZ = Layout.ND, Layout.FRACTAL_NZ
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5}
+LAYOUTS = st.sampled_from([ND, NZ])
+TARGETS = st.sampled_from(
+    [("toy", "float16"), ("ascend910a", "float16"), ("ascend910b2", "float16"),
+     ("ascend910b2", "bfloat16"), ("ascend910b2", "float32")]
+)  # fmt: skip
+
+
+def check(
+    target: tuple[str, str], op: str, shapes: list[tuple[int, ...] | None], layouts: list[Layout],
+    attrs: dict[str, Any] | None = None, epilogue: tuple[EpilogueStep, ...] = (), seed: int = 0,
+) -> Plan:  # fmt: skip
+    """Tile level against numpy, both engines alike, bytes as planned."""
+    chip, dtype = target
+    rng = np.random.default_rng(seed)
+    inputs = [None if s is None else random_array(rng, s, dtype) for s in shapes]
+    depth = shapes[0][-1] if shapes[0] else 1
+    return check_operator(
+        CHIPS[chip], "MatMul", op, inputs, attrs or {}, layouts=layouts, epilogue=epilogue,
+        rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * max(1.0, depth**0.5 / 4),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    TARGETS, *(st.integers(1, top) for top in (100, 130, 100)), st.booleans(), st.booleans(),
+    st.tuples(LAYOUTS, LAYOUTS, LAYOUTS), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_gemm(
+    target: tuple[str, str], m: int, k: int, n: int, ta: bool, tb: bool,
+    layouts: tuple[Layout, ...], bias: bool, relu: bool,
+) -> None:  # fmt: skip
+    shapes: list[tuple[int, ...] | None] = [(k, m) if ta else (m, k), (n, k) if tb else (k, n)]
+    a, b, c = layouts
+    lays = [a, b]
+    if bias:
+        shapes.append((n,))
+        lays.append(ND)
+    attrs = {"transA": int(ta), "transB": int(tb)}
+    steps = (EpilogueStep("Relu"),) if relu else ()
+    check(target, "Gemm", shapes, [*lays, c], attrs, steps)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    TARGETS, st.integers(1, 7), *(st.integers(1, 50) for _ in range(3)),
+    st.sampled_from(["both", "a", "b"]), st.tuples(LAYOUTS, LAYOUTS, LAYOUTS),
+)  # fmt: skip
+def test_batches(
+    target: tuple[str, str], batch: int, m: int, k: int, n: int, which: str,
+    layouts: tuple[Layout, ...],
+) -> None:  # fmt: skip
+    a, b = (batch, 2, m, k), (batch, 2, k, n)
+    shapes = {"both": [a, b], "a": [a, (k, n)], "b": [(m, k), b]}[which]
+    check(target, "MatMul", list(shapes), list(layouts))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 1, 1), (1, 700, 33), (300, 16, 300), (257, 129, 65), (16, 2000, 16)]
+)
+@pytest.mark.parametrize("target", [("toy", "float16"), ("ascend910a", "float16"),
+                                    ("ascend910b2", "float32")])  # fmt: skip
+@pytest.mark.parametrize("layout", [ND, NZ])
+def test_shapes_at_the_edges(
+    target: tuple[str, str], m: int, k: int, n: int, layout: Layout
+) -> None:
+    check(target, "MatMul", [(m, k), (k, n)], [layout] * 3)
+
+
+def test_vectors_and_a_row_of_batches() -> None:
+    check(("toy", "float16"), "MatMul", [(40,), (40, 30)], [ND] * 3)
+    check(("ascend910a", "float16"), "MatMul", [(3, 5, 40), (40, 30)], [ND, NZ, ND])
+
+
+@pytest.mark.parametrize("resident", [0, 1, 2])
+@pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
+def test_every_loop_nest_moves_what_it_plans(chip: str, resident: int) -> None:
+    """Time any tiling of each kind: conservation is checked, and larger than no cube work."""
+    spec = CHIPS[chip]
+    a, b, c = (OperandSpec(s, DType.FLOAT16) for s in ((150, 500), (500, 300), (150, 300)))
+    args = KernelArgs("MatMul", (a, b), (c,))
+    kinds = [t for t in MatMul.tilings(args, spec) if t["resident"] == resident]
+    assert kinds
+    for tiling in kinds[:: max(1, len(kinds) // 6)]:
+        plan = MatMul.plan(args, spec, tiling)
+        result = time_launch(spec, "MatMul", args, plan)
+        assert result.cycles > 10 * 32 * 19 / plan.block_dim
+        total = {i: t.total for i, t in plan.traffic.items()}
+        assert total[0] >= a.nbytes
+        assert total[1] >= b.nbytes
+        assert total[2] == c.nbytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(list(CHIPS)), st.integers(1, 5), *(st.integers(1, 3000) for _ in range(3)),
+    LAYOUTS,
+)  # fmt: skip
+def test_every_tiling_fits_the_buffers_and_covers_the_work(
+    chip: str, batch: int, m: int, k: int, n: int, layout: Layout
+) -> None:
+    """Building the body allocates every buffer: one byte too many would be an error."""
+    spec = CHIPS[chip]
+    a, b, c = (
+        OperandSpec(s, DType.FLOAT16, layout)
+        for s in ((batch, m, k), (batch, k, n), (batch, m, n))
+    )
+    args = KernelArgs("MatMul", (a, b), (c,))
+    tilings = list(MatMul.tilings(args, spec))
+    assert tilings
+    for tiling in tilings:
+        core = Kernel(spec, args, 0, False)
+        next(MatMul.body(core, args, tiling, 0))
+        plan = MatMul.plan(args, spec, tiling)
+        assert plan.block_dim <= spec.cores.count
+        assert sum(count for _, count in plan.classes) == plan.block_dim
+        assert plan.traffic[2].total == c.nbytes
+
+
+def test_the_chosen_tiling_is_nearly_the_best() -> None:
+    """The estimate ranks well: within 15 % of the fastest of all tilings, by the machine."""
+    chip = CHIPS["ascend910a"]
+    for m, k, n in ((512, 512, 512), (128, 768, 3072), (2000, 64, 2000)):
+        specs = [OperandSpec(s, DType.FLOAT16, NZ) for s in ((m, k), (k, n), (m, n))]
+        args = KernelArgs("MatMul", (specs[0], specs[1]), (specs[2],))
+        tilings = list(MatMul.tilings(args, chip))
+        plans = [MatMul.plan(args, chip, t) for t in tilings[:: max(1, len(tilings) // 40)]]
+        launch = chip.scheduler.per_block * chip.clock
+        chosen = choose_plan("MatMul", args, chip)
+
+        def cost(p: Plan, args: KernelArgs = args) -> float:
+            return time_launch(chip, "MatMul", args, p).cycles + launch * p.block_dim
+
+        assert cost(chosen) <= 1.15 * min(cost(p) for p in plans)
+
+
+def reason(chip: str, *shapes: tuple[int, ...], dtype: DType = DType.FLOAT16, **attrs: Any) -> str:
+    specs = [OperandSpec(s, dtype) for s in shapes]
+    given = tuple(sorted(attrs.items()))
+    args = KernelArgs("Gemm", tuple(specs[:-1]), (specs[-1],), given)
+    return MatMul.refuse(args, CHIPS[chip])
+
+
+def test_refusals() -> None:
+    square = ((4, 4),) * 3
+    assert reason("ascend910a", *square) == ""
+    assert "not float32" in reason("ascend910a", *square, dtype=DType.FLOAT32)
+    assert "not bfloat16" in reason("toy", *square, dtype=DType.BFLOAT16)
+    assert "integer" in reason("ascend910a", *square, dtype=DType.INT8)
+    assert "alpha" in reason("ascend910a", *square, alpha=0.5)
+    assert "per column" in reason("ascend910a", (4, 4), (4, 4), (4, 1), (4, 4))
+    assert "more than one way" in reason("toy", (2, 1, 4, 4), (1, 3, 4, 4), (2, 3, 4, 4))
+
+
+def test_work_is_dealt_to_all_cores() -> None:
+    for chip in CHIPS.values():
+        specs = [OperandSpec((2048, 2048), DType.FLOAT16) for _ in range(3)]
+        args = KernelArgs("MatMul", (specs[0], specs[1]), (specs[2],))
+        plan = choose_plan("MatMul", args, chip)
+        assert plan.block_dim >= 0.8 * chip.cores.count
+        assert prod((plan.tiling["bb"], plan.tiling["bm"], plan.tiling["bn"])) == plan.block_dim

@@ -1,0 +1,68 @@
+"""The README's code, chip and commands work as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from npusim import cli
+
+TESTS = Path(__file__).resolve().parent
+README = (TESTS.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Every `npusim …` line of the shell blocks, in order."""
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("npusim ")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the README speaks of: its chip, a model, an .ini."""
+    path = tmp_path_factory.mktemp("readme")
+    for block in blocks("yaml"):
+        (path / block.splitlines()[0].removeprefix("# ")).write_text(block, encoding="utf-8")
+    shutil.copy(TESTS / "data" / "bert_torch_tiny.onnx", path / "model.onnx")
+    shutil.copy(TESTS / "chip" / "ascend910a.ini", path / "Ascend910A.ini")
+    return path
+
+
+def test_finds_what_it_looks_for(folder: Path) -> None:
+    assert len(commands()) > 8 and len(blocks("python")) > 2
+    assert (folder / "my_chip.yaml").is_file()
+
+
+@pytest.mark.parametrize("line", commands())
+def test_command(
+    line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert cli.main(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", blocks("python"), ids=lambda code: str(code.count("\n")))
+def test_python(code: str, folder: Path) -> None:
+    """In a process of its own: the examples register operators and kernels."""
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", code], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_paths_exist() -> None:
+    paths = re.findall(r"`((?:npusim|benchmarks|configs|tests|workloads)/[\w/.]*)`", README)
+    assert len(paths) > 15
+    missing = [p for p in paths if not (TESTS.parent / p).exists()]
+    assert not missing

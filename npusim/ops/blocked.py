@@ -16,12 +16,16 @@ from npusim.ops.registry import get_operator, widen
 from npusim.ops.window import Window
 
 
-def gemm_weights(fractal_z: np.ndarray) -> np.ndarray:
-    """FRACTAL_Z (K1, Co1, 16 co, C0 ci) as a matrix (K1·C0, Co1·16), fp32."""
+def gemm_weights(fractal_z: np.ndarray, taps: int) -> np.ndarray:
+    """FRACTAL_Z (C1·taps, Co1, 16 co, C0 ci) as a matrix (taps·C1·C0, Co1·16), fp32.
+
+    Rows are in (tap, channel) order, as `_columns` gathers them.
+    """
     k1, co1, co0, c0 = fractal_z.shape
     wide = widen(fractal_z)
     assert wide is not None
-    return np.ascontiguousarray(wide.transpose(0, 3, 1, 2)).reshape(k1 * c0, co1 * co0)
+    by_tap = wide.reshape(k1 // taps, taps, co1 * co0, c0).transpose(1, 0, 3, 2)
+    return np.ascontiguousarray(by_tap).reshape(k1 * c0, co1 * co0)
 
 
 def conv_blocked(
@@ -75,34 +79,23 @@ def _apply(y: np.ndarray, step: tuple[EpilogueStep, np.ndarray | None]) -> np.nd
 
 
 def _columns(x: np.ndarray, window: Window) -> np.ndarray:
-    """img2col: (N, Ho, Wo, C1, kh·kw, C0), K in (C1, kh, kw, C0) order as FRACTAL_Z has it."""
-    n, c1, _, _, c0 = x.shape
-    ho, wo = window.out
-    kh, kw = window.kernel
+    """img2col: (N·Ho·Wo, taps·C), K in (tap, channel) order.
+
+    The image is turned into channels-last once; a row of taps is then one contiguous piece.
+    """
+    n, c1, h, w, c0 = x.shape
+    (ho, wo), (kh, kw) = window.out, window.kernel
+    (sh, sw), (dh, dw) = window.strides, window.dilations
     if window.taps == 1 and not any(window.begin):
-        sh, sw = window.strides
         view = x[:, :, : (ho - 1) * sh + 1 : sh, : (wo - 1) * sw + 1 : sw]
         return np.ascontiguousarray(view.transpose(0, 2, 3, 1, 4))
-    padded = _pad(x, window)
-    out = np.empty((n, ho, wo, c1, kh * kw, c0), x.dtype)
-    for i, (r, s) in enumerate(window.positions()):
-        rows, cols = window.along(0, r), window.along(1, s)
-        out[:, :, :, :, i] = padded[:, :, rows, cols].transpose(0, 2, 3, 1, 4)
-    return out
-
-
-def _pad(x: np.ndarray, window: Window) -> np.ndarray:
-    """`x` (N, C1, H, W, C0) zero-padded as far as the taps reach."""
-    n, c1, h, w, c0 = x.shape
-    need = [
-        (window.out[i] - 1) * window.strides[i] + (window.kernel[i] - 1) * window.dilations[i] + 1
-        for i in range(2)
-    ]
-    height = max(need[0], window.begin[0] + h)
-    width = max(need[1], window.begin[1] + w)
-    if (height, width) == (h, w):
-        return x
-    out = np.zeros((n, c1, height, width, c0), x.dtype)
-    top, left = window.begin[0], window.begin[1]
-    out[:, :, top : top + h, left : left + w] = x
-    return out
+    top, left = window.begin
+    height = max((ho - 1) * sh + (kh - 1) * dh + 1, top + h)
+    width = max((wo - 1) * sw + (kw - 1) * dw + 1, left + w)
+    image = np.zeros((n, height, width, c1, c0), x.dtype)
+    image[:, top : top + h, left : left + w] = x.transpose(0, 2, 3, 1, 4)
+    row, col, _, _ = image.strides[1:]
+    shape = (n, ho, wo, kh, kw, c1 * c0)
+    strides = (image.strides[0], row * sh, col * sw, row * dh, col * dw, image.itemsize)
+    taps = np.lib.stride_tricks.as_strided(image, shape, strides, writeable=False)
+    return np.ascontiguousarray(taps)

@@ -141,17 +141,18 @@ def whole_processes(runs: int) -> Iterator[Measure]:
 
 
 def functional(runs: int) -> Iterator[Measure]:
-    """Computing real numbers, against onnxruntime with as many threads."""
-    threads = cores()
+    """Computing real numbers, against onnxruntime with as many threads: one, and all cores."""
     whole = "ResNet-50, computed, fp32, whole process"
     yield npusim_run(whole, "resnet50 --precision fp32", runs, None)
-    found = inside(f"functional {threads}", runs, threads)
-    command = f"python benchmarks/inside.py functional {threads}"
-    computing = found["simulator_s"] - found["timing_s"]
-    yield Measure("ResNet-50, fp32: computing alone", computing, "s", command)
-    yield Measure("ResNet-50, fp32: onnxruntime", found["onnxruntime_s"], "s", command)
-    ratio = computing / found["onnxruntime_s"]
-    yield Measure("ResNet-50, fp32: computing ÷ onnxruntime", ratio, "×", command, 4)
+    for threads in sorted({1, cores()}):
+        found = inside(f"functional {threads}", runs, threads)
+        command = f"python benchmarks/inside.py functional {threads}"
+        computing, reference = found["simulator_s"] - found["timing_s"], found["onnxruntime_s"]
+        what = f"ResNet-50, fp32, {threads} thread{'s' if threads > 1 else ''}"
+        yield Measure(f"{what}: computing alone", computing, "s", command)
+        yield Measure(f"{what}: onnxruntime", reference, "s", command)
+        ratio = computing / reference
+        yield Measure(f"{what}: computing ÷ onnxruntime", ratio, "×", command, 4)
 
 
 def engine(runs: int) -> Iterator[Measure]:

@@ -116,7 +116,8 @@ def _place_activations(
         for name in task.outputs:
             if name:
                 place(root.get(name, name))
-        for name in {root.get(n, n) for n in (*task.inputs, *task.outputs) if n}:
+        used = (root.get(n, n) for n in (*task.inputs, *task.outputs) if n)
+        for name in dict.fromkeys(used):
             if last[name] == i and name not in graph.constants and name not in forever:
                 free.give(addresses[name] - base, align(graph.tensors[name].nbytes))
     return free.top

@@ -35,18 +35,25 @@ class CompileOptions:
 
 @dataclass
 class CompileContext:
-    """What passes share: the chip, the options, notes for the user, a source of fresh names."""
+    """What passes share: the chip, the options, notes for the user, a source of fresh names.
+
+    `taken`: names of the model's own tensors and nodes.
+    """
 
     chip: ChipSpec
     options: CompileOptions
     notes: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
     _used: dict[str, int] = field(default_factory=dict)
 
     def fresh(self, base: str) -> str:
         """A name that no tensor or node of the model has."""
-        n = self._used.get(base, 0)
-        self._used[base] = n + 1
-        return f"{base}__{n}"
+        while True:
+            n = self._used.get(base, 0)
+            self._used[base] = n + 1
+            name = f"{base}__{n}"
+            if name not in self.taken:
+                return name
 
     def note(self, text: str) -> None:
         """Tell the user something, once."""

@@ -42,7 +42,8 @@ def compile_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Exec
     Raises:
         UnsupportedError: an operator, a type or the memory that the chip does not have.
     """
-    ctx = CompileContext(chip, options)
+    taken = {*graph.tensors, *(n.name for n in graph.nodes)}
+    ctx = CompileContext(chip, options, taken=taken)
     for rewrite in PASSES:
         graph = verify(rewrite(graph, ctx))
     lowered = lower(graph, ctx)

@@ -69,7 +69,8 @@ def _declared(proto: ValueInfoProto) -> Declared:
         if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0:
             dims.append(d.dim_value)
         else:
-            dims.append(d.dim_param or f"{proto.name}.dim{i}")
+            known = d.dim_param.strip("?")  # some exporters call every unknown one "?"
+            dims.append(d.dim_param if known else f"{proto.name}.dim{i}")
     return dims
 
 

@@ -232,10 +232,10 @@ def _tiles(
     fractal = 256 * es
     half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
     l1 = chip.core.l1.size - p.spec.bias_bytes
-    for m0 in _row_tiles(p, mc):
+    for m0 in _row_tiles(p, mc, half_a):
         rows = _max_band(p, m0, bm)
         band = rows * p.width * 16 * es  # one C1 block
-        for n0 in tile_sizes(nc):
+        for n0 in tile_sizes(nc, half_b):
             k0 = min(half_a // m0, half_b // n0, p.k1)
             if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
                 continue
@@ -257,11 +257,11 @@ def _tiles(
                     }
 
 
-def _row_tiles(p: ConvProblem, mc: int) -> list[int]:
+def _row_tiles(p: ConvProblem, mc: int, room: int) -> list[int]:
     """M tile sizes worth trying: whole output rows first, then the usual ones."""
     whole = lcm(p.window.out_width, 16) // 16
-    sizes = [m for m in (2 * whole, whole) if 4 <= m <= 16 and m <= mc]
-    return [*sizes, *(m for m in tile_sizes(mc) if m not in sizes)]
+    sizes = [m for m in (2 * whole, whole) if 4 <= m <= min(16, mc, room)]
+    return [*sizes, *(m for m in tile_sizes(mc, room) if m not in sizes)]
 
 
 def _max_band(p: ConvProblem, m0: int, bm: int) -> int:

@@ -73,11 +73,13 @@ def _factors(batch: int, cores: int) -> list[int]:
     return sorted({1, most, *(d for d in range(2, most + 1) if batch % d == 0)})
 
 
-def tile_sizes(n: int) -> list[int]:
-    """Tile sides worth trying for n blocks: powers of two, exact divisors, n itself; at most 16."""
-    sizes = {s for s in (1, 2, 4, 8, 16) if s <= n}
-    if n <= 16:
-        sizes.add(n)
-    divisors = [d for d in range(16, 2, -1) if n % d == 0]
+def tile_sizes(n: int, room: int) -> list[int]:
+    """Tile sides worth trying for n blocks: powers of two, exact divisors, n itself.
+
+    At most 16, and at most `room`, the blocks that half of L0A or L0B holds.
+    """
+    most = min(n, 16, room)
+    sizes = {s for s in (1, 2, 4, 8, 16, n) if s <= most}
+    divisors = [d for d in range(most, 2, -1) if n % d == 0]
     sizes.update(divisors[:2])
     return sorted(sizes, reverse=True)[:5]

@@ -156,10 +156,15 @@ class Lrn(TileKernel):
         s = _Shape.of(args)
         images, runs = _units(s, tiling, block)
         tiles = _Tiles(k, s, tiling, len(args.inputs))
+        channels, step = _channel_runs(s, tiling), tiling["positions"]
+        whole = sum(n == step for _, n in runs)  # all but perhaps the last
         for i in k.loop(images.count):
-            for at, n in runs:
-                for channels in _channel_runs(s, tiling):
-                    yield from tiles.run(images.start + i, at, n, channels)
+            for r in k.loop(whole):
+                for group in channels:
+                    yield from tiles.run(images.start + i, runs[r][0], step, group)
+            for at, n in runs[whole:]:
+                for group in channels:
+                    yield from tiles.run(images.start + i, at, n, group)
 
 
 class _Tiles:

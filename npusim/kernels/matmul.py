@@ -85,7 +85,8 @@ def problem(args: KernelArgs) -> Problem:
     rows_a, cols_a = _matrix_shape(sa)
     rows_b, cols_b = _matrix_shape(sb)
     batch_a, batch_b = prod(sa.shape[:-2]), prod(sb.shape[:-2])
-    if batch_b == 1 and batch_a > 1 and not trans_a and sa.layout is Layout.ND:
+    plain = sa.layout is args.outputs[0].layout is Layout.ND
+    if batch_b == 1 and batch_a > 1 and not trans_a and plain:
         # One B for all: the batch is just more rows of A.
         rows_a, batch_a = rows_a * batch_a, 1
     m, k = (cols_a, rows_a) if trans_a else (rows_a, cols_a)
@@ -144,6 +145,8 @@ class MatMul(TileKernel):
             per_column = prod(bias.shape) == n and bias.shape[-1:] in ((), (n,))
             if 2 not in {s.operand for s in args.epilogue} and not per_column:
                 return "a bias that is not one value per column"
+        if _fills_padding(args):
+            return "a bias or constant that would change the zeros which pad FRACTAL_NZ"
         return ep.refuse_epilogue(args, chip)
 
     @staticmethod
@@ -190,6 +193,16 @@ class MatMul(TileKernel):
         return _Body(k, p, tiling, share(p, tiling, block)).run()
 
 
+def _fills_padding(args: KernelArgs) -> bool:
+    """True when bias or constants reach the padding of a ragged FRACTAL_NZ result."""
+    out = args.outputs[0]
+    if out.layout is not Layout.FRACTAL_NZ:
+        return False
+    constants = any("const1" in dict(s.attrs) for s in args.epilogue)
+    bias = problem(args).spec.bias is not None
+    return bool((out.shape[-2] % 16 and (bias or constants)) or (out.shape[-1] % 16 and constants))
+
+
 def _reads(p: Problem, t: Tiling, s: Share) -> tuple[int, int]:
     """How often a block loads its part of A and of B, per batch."""
     m_tiles, n_tiles = blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
@@ -214,8 +227,8 @@ def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[
     half_a, half_b = chip.core.l0a.size // 2 // (256 * es), chip.core.l0b.size // 2 // (256 * es)
     l1 = (chip.core.l1.size - p.spec.bias_bytes) // (256 * es)
     l0c = chip.core.l0c.size // 1024
-    for m0 in tile_sizes(mc):
-        for n0 in tile_sizes(nc):
+    for m0 in tile_sizes(mc, half_a):
+        for n0 in tile_sizes(nc, half_b):
             k0 = min(half_a // m0, half_b // n0, p.k1)
             if k0 < 1 or m0 * n0 > l0c or not _fits_ub(p, chip, m0, n0):
                 continue

@@ -55,15 +55,15 @@ class Arena:
                 )
         for name in self._exe.inputs:
             b = self._exe.buffers[name]
-            value = inputs.get(name)
-            if value is None or tuple(value.shape) != b.shape:
-                seen = "missing" if value is None else f"of shape {tuple(value.shape)}"
+            value = np.asarray(inputs[name]) if name in inputs else None
+            if value is None or value.shape != b.shape or value.dtype != b.dtype.np:
+                seen = "missing" if value is None else f"{value.dtype.name} of shape {value.shape}"
                 raise ModelError(
                     f"input {name!r} is {seen}",
-                    f"an array of shape {b.shape}, {b.dtype.value}",
-                    "pass it, or compile the model for another shape (--shape)",
+                    f"{b.dtype.value} of shape {b.shape}",
+                    "convert the array, or compile the model for another shape (--shape)",
                 )
-            self.write(name, np.asarray(value))
+            self.write(name, value)
 
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the graph outputs."""

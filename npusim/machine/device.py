@@ -134,7 +134,8 @@ class Device:
         result = time_launch(
             self._chip, call.kernel, call.args, call.plan, gm, coupled=False, spans=keep
         )
-        self._profiles[key] = result
+        if not keep:  # spans belong to the task that asked for them
+            self._profiles[key] = result
         self._events += result.events
         return result, False
 
@@ -188,13 +189,16 @@ class Device:
         nbytes = sum(b.nbytes for b in buffers)
         launch = self._chip.cycles(self._chip.aicpu.launch)
         body = self._chip.cycles(nbytes / self._chip.aicpu.rate)
+        hbm = 0
         for b in buffers:
-            self._l2.touch(b.address, b.address + b.nbytes, write=b.name in task.outputs)
+            lo, hi, made = b.address, b.address + b.nbytes, b.name in task.outputs
+            hbm += 0 if made else b.nbytes - self._l2.resident(lo, hi)
+            hbm += self._l2.touch(lo, hi, write=made)
         yield self._env.timeout(launch + body)
         end = int(self._env.now)
         self._records.append(
             OpRecord(
                 task.name, task.op_type, "AICPU", TaskKind.AI_CPU.value, 1, task.stream, start,
-                end, launch, {}, 0, nbytes, task.flops, "aicpu", 1.0, 0, {"aicpu": 1.0},
+                end, launch, {}, hbm, nbytes, task.flops, "aicpu", 1.0, 0, {"aicpu": 1.0},
             )
         )

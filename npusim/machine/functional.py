@@ -86,8 +86,10 @@ class FunctionalExecutor:
                 continue
             w = self._exe.buffers[task.inputs[1]]
             if w.name in self._exe.constants and w.layout is Layout.FRACTAL_Z:
-                taps = prod(w.shape[2:])
-                self._gemm_weights[w.name] = gemm_weights(self._arena.storage(w.name), taps)
+                self._gemm_weights[w.name] = self._as_matrix(w)
+
+    def _as_matrix(self, w: Buffer) -> np.ndarray:
+        return gemm_weights(self._arena.storage(w.name), prod(w.shape[2:]), w.shape[1])
 
     def _conv(self, task: Task, ins: list[Buffer | None]) -> np.ndarray:
         arena, node = self._arena, task.node
@@ -95,7 +97,7 @@ class FunctionalExecutor:
         assert x is not None and w is not None
         weights = self._gemm_weights.get(w.name)
         if weights is None:
-            weights = gemm_weights(arena.storage(w.name), prod(w.shape[2:]))
+            weights = self._as_matrix(w)
         fused = {s.operand for s in node.epilogue}
         has_bias = len(ins) > 2 and ins[2] is not None and 2 not in fused
         bias = arena.storage(task.inputs[2]) if has_bias else None

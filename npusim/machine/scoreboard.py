@@ -191,6 +191,8 @@ class Scoreboard:
                 ready = (pipe.done_at if pipe.done_at > pop else pop) + ins.occupy
                 pipe.free_at = pop + ins.occupy
                 stats.busy[p] += ins.occupy
+                if self._spans and ins.occupy:
+                    stats.spans.append((p, ins.op, pop, pipe.free_at))
                 self._set(core, ins.flag, ready)
             elif kind == _WAIT:
                 times = core.flags.get(ins.flag)
@@ -219,6 +221,8 @@ class Scoreboard:
             pop = ready
         pipe.free_at = pop + ins.occupy
         stats.busy[p] += ins.occupy
+        if self._spans and ins.occupy:
+            stats.spans.append((p, ins.op, pop, pipe.free_at))
 
     def _set(self, core: Core, flag: tuple[int, int, int], ready: int) -> None:
         core.flags.setdefault(flag, deque()).append(ready)

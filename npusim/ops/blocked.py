@@ -16,16 +16,17 @@ from npusim.ops.registry import get_operator, widen
 from npusim.ops.window import Window
 
 
-def gemm_weights(fractal_z: np.ndarray, taps: int) -> np.ndarray:
+def gemm_weights(fractal_z: np.ndarray, taps: int, channels: int) -> np.ndarray:
     """FRACTAL_Z (C1·taps, Co1, 16 co, C0 ci) as a matrix (taps·C1·C0, Co1·16), fp32.
 
-    Rows are in (tap, channel) order, as `_columns` gathers them.
+    Rows are in (tap, channel) order, as `_columns` gathers them. Where one block holds all of the
+    `channels` (an image's three), the rows of its padding are left out.
     """
     k1, co1, co0, c0 = fractal_z.shape
     wide = widen(fractal_z)
     assert wide is not None
     by_tap = wide.reshape(k1 // taps, taps, co1 * co0, c0).transpose(1, 0, 3, 2)
-    return np.ascontiguousarray(by_tap).reshape(k1 * c0, co1 * co0)
+    return np.ascontiguousarray(by_tap[:, :, :channels]).reshape(-1, co1 * co0)
 
 
 def conv_blocked(
@@ -49,7 +50,7 @@ def conv_blocked(
     n = len(data)
     ho, wo = window.out
     k, co = weights.shape
-    columns = _columns(data, window).reshape(n * ho * wo, k)
+    columns = _columns(data[..., : k // window.taps], window).reshape(n * ho * wo, k)
     y = columns @ weights
     if bias is not None:
         wide = widen(bias)

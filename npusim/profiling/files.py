@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from npusim.timeline import RunResult
 from npusim.errors import NpusimError
 from npusim.profiling.json_export import result_json
 from npusim.profiling.report import report_text
 from npusim.profiling.trace import write_trace
+from npusim.timeline import RunResult
 
 Write = Callable[[Path], None]
 

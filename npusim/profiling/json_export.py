@@ -6,8 +6,7 @@ import math
 from pathlib import Path
 
 import npusim
-from npusim.timeline import RunResult
-from npusim.timeline import PIPES, OpRecord, Timeline
+from npusim.timeline import PIPES, OpRecord, RunResult, Timeline
 
 
 def result_json(result: RunResult) -> dict[str, object]:

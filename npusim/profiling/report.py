@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npusim.timeline import RunResult
 from npusim.profiling.summary import (
     bound_use,
     failed_outputs,
@@ -31,7 +30,7 @@ from npusim.profiling.text import (
     size,
     value_text,
 )
-from npusim.timeline import OpRecord
+from npusim.timeline import OpRecord, RunResult
 
 REPORT_WIDTH = 100  #: columns, where the report goes to no terminal
 _OTHER_COLUMNS = 70  #: width of the slowest-ops table without the column of names

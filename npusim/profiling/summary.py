@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from npusim.timeline import RunResult, TensorCheck
-from npusim.timeline import PIPES, OpRecord, Timeline
+from npusim.timeline import PIPES, OpRecord, RunResult, TensorCheck, Timeline
 
 MIN_COSINE = 0.999  #: of an output with its reference, in fp16 and bf16
 MAX_REL_ERR = 1e-4  #: of an output against its reference, in fp32

@@ -11,9 +11,8 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from npusim.timeline import RunResult
 from npusim.errors import AccountingError
-from npusim.timeline import OpRecord, Span, Timeline
+from npusim.timeline import OpRecord, RunResult, Span, Timeline
 
 DEVICE_PID = 1000
 _FIRST_CORE_PID = 2000

@@ -42,6 +42,8 @@ class RandomGraph:
             x = self.pick(self.tensors[-3:])
             kinds = self.four if len(self.g.shape(x)) == 4 else self.other
             self.pick(kinds)(self, x)
+        if len(self.tensors) == 1:
+            self.unary(self.tensors[0])
         outputs = [self.tensors[-1]]
         extra = self.pick(self.tensors[1:])
         if extra not in outputs and self.pick((True, False)):

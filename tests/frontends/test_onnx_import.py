@@ -57,6 +57,12 @@ def test_anonymous_and_absent_shapes() -> None:
     assert load_onnx(proto, shapes={"x": (7, 4)}).type_of("y").shape == (7, 3)
 
 
+def test_question_marks_are_anonymous() -> None:
+    proto = model([node("Relu", "x", "y")], {"x": [1, "?", "?"]}, ["y"])
+    assert load_onnx(proto, shapes={"x": (1, 2, 3)}).type_of("y").shape == (1, 2, 3)
+    assert "x.dim1, x.dim2" in message(ModelError, proto)
+
+
 def test_rebatching_a_fixed_batch() -> None:
     assert load_onnx(linear(1, 4), batch=6).type_of("y").shape == (6, 3)
     fixed = model([node("Reshape", "x s", "y")], {"x": [1, 2, 2]}, ["y"], {"s": np.array([1, 4])})

@@ -232,6 +232,30 @@ def test_a_full_queue_stalls_the_scalar_unit(name: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_an_instruction_that_waits_has_left_the_queue(engine: str) -> None:
+    """V holds a wait_flag and `depth` behind it; only one more stalls, until the flag comes."""
+    chip = CHIPS["toy"]
+    depth, issue, flag = (
+        chip.core.scalar.queue_depth, chip.core.scalar.issue, chip.core.scalar.flag
+    )  # fmt: skip
+
+    def program(behind: int) -> Program:
+        def body(k: Kernel) -> Iterator[Instr]:
+            yield busy(k, Pipe.MTE1, 10_000)
+            yield k.set_flag(Pipe.MTE1, Pipe.V, 1)
+            yield k.wait_flag(Pipe.MTE1, Pipe.V, 1)
+            for _ in range(behind):
+                yield busy(k, Pipe.V, 5)
+
+        return body
+
+    assert run_alone(chip, program(depth), engine).scalar_stall == 0
+    held = run_alone(chip, program(depth + 1), engine)
+    second_starts = issue + 10_000 + 2 * flag  # set in MTE1, wait in V
+    assert held.scalar_stall == second_starts - (3 + depth + 1) * issue
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_serial_instruction_waits_for_all_results_of_its_pipe(engine: str) -> None:
     chip = CHIPS["toy"]
 

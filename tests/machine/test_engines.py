@@ -6,6 +6,7 @@ bytes, instructions, the scalar unit.
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -30,8 +31,8 @@ def numbers(cores: list[CoreStats] | tuple[CoreStats, ...]) -> list[object]:
     """Everything that the engines must agree on."""
     return [
         (
-            s.weight, s.cycles, s.busy, s.idle, [{k: n for k, n in d.items() if n} for d in s.stall],
-            s.moved, s.instructions, s.scalar_busy, s.scalar_stall,
+            s.weight, s.cycles, s.busy, s.idle, [Counter(d) for d in s.stall], s.moved,
+            s.instructions, s.scalar_busy, s.scalar_stall,
         )
         for s in cores
     ]  # fmt: skip
@@ -112,3 +113,17 @@ def test_large_launches_fold_and_do_not_change(chip: str, name: str) -> None:
         assert numbers(folded.cores) == numbers(full.cores)
         if chip == "toy":
             assert folded.events < full.events
+
+
+@pytest.mark.parametrize("chip", list(CHIPS))
+def test_both_engines_keep_the_same_spans(chip: str) -> None:
+    """Every instruction's interval, which add up to the busy cycles."""
+    spec, args = CHIPS[chip], large("Softmax")
+    small = launch("Softmax", (OperandSpec((64, 100), F16),), OperandSpec((64, 100), F16), axis=-1)
+    for a in (small, args) if chip != "toy" else (small,):
+        plan = choose_plan("Softmax", a, spec)
+        fast = time_launch(spec, "Softmax", a, plan, spans=True).slowest
+        simpy = time_launch(spec, "Softmax", a, plan, engine="simpy", spans=True).slowest
+        assert sorted(fast.spans) == sorted(simpy.spans)
+        for pipe, busy in enumerate(fast.busy):
+            assert sum(end - start for p, _, start, end in fast.spans if p == pipe) == busy

@@ -23,7 +23,8 @@ def fold_constants(graph: Graph, ctx: CompileContext) -> Graph:
             continue
         name = node.outputs[0]
         type_ = graph.type_of(name)
-        out.constants[name] = Constant(type_, _evaluator(node, dict(out.constants), type_))
+        given = {i: out.constants[i] for i in inputs}
+        out.constants[name] = Constant(type_, _evaluator(node, given, type_))
     return out
 
 

@@ -43,6 +43,7 @@ def assign_precision(graph: Graph, ctx: CompileContext) -> Graph:
         if out.tensors[name].dtype is not c.type.dtype:
             out.constants[name] = _converted(c, target)
     out.nodes = [_retarget(n, target) for n in graph.nodes]
+    _keep_constant_outputs(graph, out, ctx)
     _cast_inputs(graph, out, ctx)
     _cast_outputs(graph, out, ctx)
     return out
@@ -69,6 +70,18 @@ def _retarget(node: Node, target: DType) -> Node:
     return node
 
 
+def _keep_constant_outputs(old: Graph, out: Graph, ctx: CompileContext) -> None:
+    """A graph output that is a constant keeps its type; nodes read a converted twin."""
+    twins: dict[str, str] = {}
+    for name in old.outputs:
+        if name in old.constants and out.tensors[name].dtype is not old.tensors[name].dtype:
+            twins[name] = twin = ctx.fresh(name)
+            out.tensors[twin] = replace(out.tensors[name], name=twin)
+            out.constants[twin] = out.constants[name]
+            out.tensors[name], out.constants[name] = old.tensors[name], old.constants[name]
+    out.nodes = [n.with_(inputs=tuple(twins.get(i, i) for i in n.inputs)) for n in out.nodes]
+
+
 def _cast_inputs(old: Graph, out: Graph, ctx: CompileContext) -> None:
     casts: list[Node] = []
     rename: dict[str, str] = {}
@@ -77,7 +90,7 @@ def _cast_inputs(old: Graph, out: Graph, ctx: CompileContext) -> None:
         if t.dtype is not DType.FLOAT32:
             continue
         inner = ctx.fresh(name)
-        out.tensors[inner] = out.tensors[name]
+        out.tensors[inner] = replace(out.tensors[name], name=inner)
         out.tensors[name] = t
         attrs = {"to": out.tensors[inner].dtype.value}
         casts.append(Node(ctx.fresh(f"{name}_cast"), "Cast", (name,), (inner,), attrs))

@@ -1,0 +1,1 @@
+"""Experiments on the chain of load, compile, run: replays of recorded profiles."""

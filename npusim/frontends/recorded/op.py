@@ -1,0 +1,47 @@
+"""One recorded operator, whatever profiler wrote it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """An operand as the profiler names it: device format, element type, device shape.
+
+    `dtype` is a numpy name ("float16"), or the profiler's own word when npusim has no such type.
+    """
+
+    format: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements (1 for a scalar)."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class RecordedOp:
+    """A row of a profile.
+
+    Attributes:
+        net: the profile it stands in (file or rank); name: the op's own name.
+        op_type: CANN's type; core_type: AI_CORE, AI_VECTOR_CORE, AI_CPU, …
+        block_dim: blocks it ran on; 0 when the profile does not say.
+        count: launches that the row stands for; measured_us: time of one of them.
+        start_us: when it began, None when the profile keeps no order in time.
+    """
+
+    net: str
+    name: str
+    op_type: str
+    core_type: str
+    block_dim: int
+    inputs: tuple[RecordedTensor, ...]
+    outputs: tuple[RecordedTensor, ...]
+    count: int
+    measured_us: float
+    start_us: float | None = None

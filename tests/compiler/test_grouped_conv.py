@@ -1,0 +1,50 @@
+"""Grouped convolutions as dense ones, with a block-diagonal filter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from compiling import check_run, graph_of, kinds, passed, same_values
+
+from npusim.compiler.passes.grouped_conv import expand_grouped_conv
+from npusim.ir import Graph
+from npusim.models.builder import GraphBuilder
+
+
+def _grouped(ci: int, co: int, group: int) -> Graph:
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (2, ci, 6, 5))
+        w, b = g.weight("w", (co, ci // group, 3, 3), 0.3), g.weight("b", (co,), 0.3)
+        return g.node("Conv", "y", x, w, b, group=group, pads=[1, 0, 1, 2])
+
+    return graph_of(write)
+
+
+@pytest.mark.parametrize("sizes", [(6, 4, 2), (8, 8, 4), (3, 9, 3), (4, 8, 4), (20, 10, 5)])
+def test_dense_equals_grouped(sizes: tuple[int, int, int]) -> None:
+    ci, co, group = sizes
+    graph = _grouped(ci, co, group)
+    result = passed(expand_grouped_conv, graph)
+    dense = result.constants[result.nodes[0].inputs[1]].value()
+    assert dense.shape == (co, ci, 3, 3) and result.nodes[0].attrs["group"] == 1
+    assert np.count_nonzero(dense) == graph.constants["w"].type.size
+    same_values(graph, result)
+    exe = check_run(graph, "ascend910b2", "fp32")
+    assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
+
+
+def test_depthwise_stays() -> None:
+    graph = _grouped(6, 6, 6)
+    assert passed(expand_grouped_conv, graph).nodes == graph.nodes
+    exe = check_run(graph)
+    assert "DepthwiseConv" in [t.call.kernel for t in exe.tasks if t.call]
+
+
+def test_weights_that_are_inputs_stay() -> None:
+    def write(g: GraphBuilder) -> str:
+        x, w = g.input("x", (1, 4, 5, 5)), g.input("w", (8, 2, 3, 3))
+        return g.node("Conv", "y", x, w, group=2)
+
+    graph = graph_of(write)
+    assert kinds(passed(expand_grouped_conv, graph)) == ["Conv"]
+    assert any("AI CPU" in n for n in check_run(graph).notes)

@@ -1,0 +1,139 @@
+"""Conv2D on the cube at tile level against Conv; tolerance as in `test_matmul`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from launching import CHIPS, check_operator, random_array
+
+from npusim.errors import GraphError
+from npusim.ir import DType, EpilogueStep, Layout
+from npusim.kernels.conv import Conv2D
+from npusim.machine.launch import time_launch
+from npusim.program.kernel import KernelArgs, OperandSpec, Plan, choose_plan
+
+NC, FZ, ND = Layout.NC1HWC0, Layout.FRACTAL_Z, Layout.ND
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 5e-5}
+TARGETS = st.sampled_from(
+    [("toy", "float16"), ("ascend910a", "float16"), ("ascend910b2", "float16"),
+     ("ascend910b2", "bfloat16"), ("ascend910b2", "float32")]
+)  # fmt: skip
+RELU = (EpilogueStep("Relu"),)
+
+
+def check(
+    target: tuple[str, str], shape: tuple[int, ...], co: int, kernel: tuple[int, int],
+    attrs: dict[str, Any], bias: bool = False, steps: tuple[EpilogueStep, ...] = (),
+) -> Plan:  # fmt: skip
+    chip, dtype = target
+    rng = np.random.default_rng(0)
+    weights = (co, shape[1], *kernel)
+    inputs = [random_array(rng, shape, dtype), random_array(rng, weights, dtype)]
+    layouts = [NC, FZ]
+    if bias:
+        inputs.append(random_array(rng, (co,), dtype))
+        layouts.append(ND)
+    depth = shape[1] * kernel[0] * kernel[1]
+    return check_operator(
+        CHIPS[chip], "Conv2D", "Conv", inputs, attrs, layouts=[*layouts, NC], epilogue=steps,
+        rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * max(1.0, depth**0.5 / 4),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(TARGETS, st.data())
+def test_windows(target: tuple[str, str], data: st.DataObject) -> None:
+    kernel = (data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)))
+    attrs: dict[str, Any] = {
+        "strides": tuple(data.draw(st.integers(1, 3)) for _ in range(2)),
+        "dilations": tuple(data.draw(st.integers(1, 2)) for _ in range(2)),
+    }
+    if data.draw(st.booleans()):
+        attrs["pads"] = tuple(data.draw(st.integers(0, 3)) for _ in range(4))
+    else:
+        attrs["auto_pad"] = data.draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]))
+    shape = tuple(data.draw(st.integers(1, n)) for n in (3, 50, 14, 14))
+    co = data.draw(st.integers(1, 70))
+    try:
+        check(target, shape, co, kernel, attrs, data.draw(st.booleans()),
+              data.draw(st.sampled_from([(), RELU])))  # fmt: skip
+    except GraphError:  # a window larger than the image
+        assume(False)
+
+
+@pytest.mark.parametrize("target", [("toy", "float16"), ("ascend910a", "float16"),
+                                    ("ascend910b2", "float32")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "co", "kernel", "attrs"),
+    [
+        ((1, 3, 57, 57), 64, (5, 5), {"strides": (2, 2), "pads": (2,) * 4}),  # a stem
+        ((2, 64, 20, 20), 64, (1, 1), {}),  # the image as one column
+        ((2, 40, 15, 15), 33, (1, 1), {"strides": (2, 2)}),
+        ((1, 100, 7, 7), 130, (3, 3), {"pads": (1,) * 4}),
+        ((1, 16, 1, 40), 16, (1, 5), {}),
+        ((1, 16, 5, 5), 8, (3, 3), {"pads": (3, 3, 3, 3)}),  # windows that see only padding
+    ],
+)
+def test_layers(
+    target: tuple[str, str], shape: tuple[int, ...], co: int, kernel: tuple[int, int],
+    attrs: dict[str, Any],
+) -> None:  # fmt: skip
+    check(target, shape, co, kernel, attrs, True, RELU)
+
+
+def conv(
+    ci: int, co: int, size: int, k: int, dtype: DType = DType.FLOAT16, n: int = 1
+) -> KernelArgs:
+    """A padded k × k convolution of stride 1."""
+    x, w, y = (
+        OperandSpec((n, ci, size, size), dtype, NC), OperandSpec((co, ci, k, k), dtype, FZ),
+        OperandSpec((n, co, size, size), dtype, NC),
+    )  # fmt: skip
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "pads": (k // 2,) * 4, "group": 1}
+    return KernelArgs("Conv", (x, w), (y,), tuple(sorted(attrs.items())))
+
+
+@pytest.mark.parametrize("resident", [0, 1, 2])
+@pytest.mark.parametrize("chip", list(CHIPS))
+def test_every_loop_nest_moves_what_it_plans(chip: str, resident: int) -> None:
+    spec, args = CHIPS[chip], conv(64, 96, 20, 3)
+    kinds = [t for t in Conv2D.tilings(args, spec) if t["resident"] == resident]
+    assert kinds or chip == "toy"  # where no panel fits L1
+    for tiling in kinds[:: max(1, len(kinds) // 4)]:
+        plan = Conv2D.plan(args, spec, tiling)
+        result = time_launch(spec, "Conv2D", args, plan)  # checks the bytes
+        assert result.cycles > 25 * 6 * 36 / plan.block_dim  # M, N, K blocks
+        assert plan.traffic[2].total == args.outputs[0].nbytes
+        assert sum(count for _, count in plan.classes) == plan.block_dim <= spec.cores.count
+
+
+def test_a_large_layer_keeps_the_cube_busy() -> None:
+    """3 × 3 over 256 channels: at least 70 % of the cube's peak."""
+    args = conv(256, 256, 56, 3, n=8)
+    for name in ("ascend910a", "ascend910b2"):
+        chip = CHIPS[name]
+        result = time_launch(chip, "Conv2D", args, choose_plan("Conv2D", args, chip))
+        macs = 8 * 256 * 256 * 9 * 56 * 56
+        ideal = macs / (chip.cube_flops("float16") / 2 / chip.clock)
+        assert ideal < result.cycles < ideal / 0.7
+
+
+def test_refusals() -> None:
+    chip, args = CHIPS["ascend910a"], conv(16, 16, 8, 3)
+
+    def refuse(**changes: Any) -> str:
+        parts = {"inputs": args.inputs, "outputs": args.outputs, "attrs": args.attrs, **changes}
+        return Conv2D.refuse(KernelArgs("Conv", **parts), chip)
+
+    assert refuse() == ""
+    assert "grouped" in refuse(attrs=(("group", 2),))
+    x, w = (OperandSpec(o.shape, o.dtype) for o in args.inputs if o is not None)
+    assert "NC1HWC0" in refuse(inputs=(x, args.inputs[1]))
+    assert "FRACTAL_Z" in refuse(inputs=(args.inputs[0], w))
+    assert "not float32" in Conv2D.refuse(conv(16, 16, 8, 3, DType.FLOAT32), chip)
+    line = OperandSpec((1, 16, 8), DType.FLOAT16)
+    assert "2-D" in refuse(inputs=(line, args.inputs[1]))

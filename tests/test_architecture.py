@@ -23,6 +23,10 @@ ALLOWED: dict[str, set[str]] = {
     "compiler": {"kernels", "program", "ops", "ir", "chip"},
     "machine": {"program", "chip", "timeline", "ops", "ir"},
     "profiling": {"timeline", "chip"},
+    "explore": {
+        "frontends", "models", "compiler", "kernels", "machine", "program", "ops", "ir", "chip",
+        "timeline",
+    },
 }
 EVERYWHERE = {"errors", "data"}
 

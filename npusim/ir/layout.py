@@ -7,7 +7,7 @@
 * ``FRACTAL_NZ``: (…, M, N) as (…, N1, M1, 16, N0), both padded with zeros.
 
 C0 = N0 = 16 for every type wider than one byte (the chips use 16 for fp16 and fp32), 32 for int8.
-Source: CANN data format guide, as collected in the project's hardware notes, §6.
+Source: CANN's data format guide (NC1HWC0, FRACTAL_Z, FRACTAL_NZ).
 """
 
 from __future__ import annotations

@@ -252,9 +252,19 @@ def _tiles(
                 for c1 in {min(room, p.c1), min(room, p.c1, blocks(16, p.taps))}:
                     yield {
                         "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
-                        "k0": min(k0, c1 * p.taps), "c1": c1, "resident": resident,
+                        "k0": _even_step(c1 * p.taps, k0), "c1": c1, "resident": resident,
                         "slots": slots, "panels": panels,
                     }
+
+
+def _even_step(k: int, most: int) -> int:
+    """K step of a chunk of k blocks: its largest divisor up to `most`, unless that wastes L0.
+
+    A narrow last step leaves the cube waiting for the next wide load.
+    """
+    most = min(k, most)
+    divisor = next(d for d in range(most, 0, -1) if k % d == 0)
+    return divisor if 2 * divisor > most else most
 
 
 def _row_tiles(p: ConvProblem, mc: int, room: int) -> list[int]:

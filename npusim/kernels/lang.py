@@ -37,7 +37,7 @@ from typing import Any
 from npusim.chip.spec import ChipSpec
 from npusim.errors import KernelError
 from npusim.kernels import vector_ops
-from npusim.kernels.queues import Alloc, Loop, Queue
+from npusim.kernels.queues import SHORT_LOOP, Alloc, Loop, Queue
 from npusim.program import cost, effects, isa
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, KernelDef, Tiling
@@ -83,6 +83,9 @@ class Kernel:
 
     def loop(self, count: int) -> Iterator[int]:
         """Iterate 0 … count-1; see the module's text for what a body promises."""
+        if count < SHORT_LOOP:
+            yield from range(count)
+            return
         state = Loop(count, sys._getframe(1).f_lineno)
         self.loops.append(state)
         while state.index < count:

@@ -115,6 +115,10 @@ class Queue:
         return self._core.set_flag(self.dst, self.src, self._ids[slot])
 
 
+#: Loops of fewer iterations are plain ranges: too short to repeat and still leave a last one.
+SHORT_LOOP = 5
+
+
 class Loop:
     """A counted loop whose middle iterations cost the same; the machine may advance `index`."""
 

@@ -42,11 +42,9 @@ class _CoreSnapshot:
     scalar_stall: int
 
 
-def try_fold(board: Scoreboard, core: Core) -> int:
-    """Called when `core` enters a loop iteration; returns the iterations skipped (mostly 0)."""
-    loops = core.context.loops
-    loop = next((lp for lp in reversed(loops) if lp.index > 0), None)
-    if loop is None or loop.count - loop.index < MIN_REMAINING or len(loop.seen) >= MAX_SIGNATURES:
+def try_fold(board: Scoreboard, core: Core, loop: Any) -> int:
+    """Called when `core` enters a further iteration of `loop`; returns the periods skipped."""
+    if loop.count - loop.index < MIN_REMAINING or len(loop.seen) >= MAX_SIGNATURES:
         return 0
     base = core.issue_at
     signature = _signature(board, base)

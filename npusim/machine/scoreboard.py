@@ -132,13 +132,7 @@ class Scoreboard:
                 if context.mark:
                     context.mark = False
                     if self._fold:
-                        for loop in context.loops:
-                            if loop.fresh:
-                                loop.fresh = False
-                                loop.start = stats.instructions
-                                if loop.index == 0:
-                                    loop.begin = stats.instructions
-                        self.folded += try_fold(self, core)
+                        self._enter(core)
                 core.issue_at += ins.issue
                 stats.scalar_busy += ins.issue
                 stats.instructions += 1
@@ -159,6 +153,21 @@ class Scoreboard:
             self.events += 1
             if not pipe.blocked:
                 self._drain(core, ins.pipe)
+
+    def _enter(self, core: Core) -> None:
+        """The body entered an iteration of one loop or more: note where, and try to fold."""
+        issued = core.stats.instructions
+        advanced = None
+        for loop in core.context.loops:
+            if loop.fresh:
+                loop.fresh = False
+                loop.start = issued
+                if loop.index == 0:
+                    loop.begin = issued
+                else:
+                    advanced = loop
+        if advanced is not None:
+            self.folded += try_fold(self, core, advanced)
 
     # -- execute ---------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Cost of an instruction in core cycles: pure functions of the instruction and the chip.
 
-Formulas from the hardware notes §5; every constant is a key of the chip description.
+Forms follow CANN's TIK cycle model (mmad, load2d, load3d) and published instruction timings of the
+910B; every constant is a key of the chip description, with its source.
 """
 
 from __future__ import annotations

@@ -74,13 +74,11 @@ def _conv(args: KernelArgs) -> _Conv:
     """The launch; 1 × 1 windows of stride 1 see the image as one column."""
     x, w = args.operands[0], args.operands[1]
     window = window_of(args, w.shape[2:])
-    if window.pointwise and window.out == window.size:
+    unpadded = window.strides == (1, 1) and not any((*window.begin, *window.end))
+    if window.pointwise and unpadded:
         height, width = window.size
         window = Window.of((height * width, 1), (1, 1), WINDOW_ATTRS)
-    fused = {s.operand for s in args.epilogue}
-    bias = 2 if len(args.inputs) > 2 and args.inputs[2] is not None and 2 not in fused else None
-    spec = ep.EpilogueSpec(bias, args.epilogue, args.outputs[0].dtype.np)
-    return _Conv(x.shape[0], x.shape[1], w.shape[0], window, spec)
+    return _Conv(x.shape[0], x.shape[1], w.shape[0], window, ep.make_spec(args))
 
 
 class _Share(NamedTuple):

@@ -124,3 +124,7 @@ def test_refusals() -> None:
 
     assert "padded channels" in fused(steps[0])
     assert fused(*steps) == ""
+
+
+def test_a_pointwise_window_that_sees_only_padding() -> None:
+    check("toy", (1, 1, 1, 1), 1, (1, 1), {"strides": (2, 1), "pads": (1, 0, 0, 0)})

@@ -122,7 +122,7 @@ SHORT_LOOP = 5
 class Loop:
     """A counted loop whose middle iterations cost the same; the machine may advance `index`."""
 
-    __slots__ = ("begin", "count", "fresh", "index", "seen", "site", "start")
+    __slots__ = ("begin", "count", "fresh", "index", "seen", "site", "start", "waiting")
 
     def __init__(self, count: int, site: int) -> None:
         self.count = count
@@ -131,4 +131,5 @@ class Loop:
         self.fresh = True  #: just advanced
         self.begin = 0  #: instructions that the core had issued when the loop began
         self.start = 0  #: … and when the current iteration began
+        self.waiting = (-1, -1)  #: instructions queued at the last two iterations (see `fold`)
         self.seen: dict[object, object] = {}

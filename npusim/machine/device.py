@@ -19,7 +19,7 @@ import simpy
 from npusim.chip.spec import ChipSpec
 from npusim.machine.core import CoreModel, SharedMemory
 from npusim.machine.functional import FunctionalExecutor
-from npusim.machine.gm import GmState
+from npusim.machine.gm import GmState, visit
 from npusim.machine.l2 import L2Cache
 from npusim.machine.launch import LaunchResult, deadlock, launch_result, time_launch
 from npusim.machine.record import make_record
@@ -155,31 +155,11 @@ class Device:
         return launch_result(call.kernel, self._chip, call.plan, gm, stats, 0)
 
     def _memory_state(self, task: Task, call: KernelCall) -> GmState:
-        """HBM share of every operand, and what the launch leaves in L2.
-
-        Inputs are touched first, then outputs; dirty bytes that leave are charged to the
-        launch's writes.
-        """
+        """HBM share of every operand, by what is in L2 at the planned addresses."""
         names = (*task.inputs, *task.outputs)
-        traffic = call.plan.traffic
-        n_inputs = len(task.inputs)
-        misses: dict[int, int] = {}
-        written_back = 0
-        for i in sorted(traffic):
-            buffer = self._exe.buffers[names[i]]
-            size = min(traffic[i].unique, buffer.nbytes)
-            lo, hi = buffer.address, buffer.address + size
-            if i < n_inputs:
-                misses[i] = size - self._l2.resident(lo, hi)
-            written_back += self._l2.touch(lo, hi, write=i >= n_inputs)
-        writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
-        shares = []
-        for i, t in sorted(traffic.items()):
-            if i < n_inputs:
-                shares.append((i, misses[i] / t.total if t.total else 0.0))
-            else:
-                shares.append((i, written_back / writes if writes else 0.0))
-        return GmState(tuple(shares))
+        buffers = {i: self._exe.buffers[names[i]] for i in call.plan.traffic}
+        ranges = {i: (b.address, b.nbytes) for i, b in buffers.items()}
+        return visit(self._l2, call.plan, len(task.inputs), ranges)
 
     # -- AI CPU ------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from npusim.machine.scoreboard import Core, Scoreboard
 
 MAX_SIGNATURES = 24  #: signatures kept per loop before giving up on folding it
+FEW = 8  #: loops of up to this many iterations cannot wait until they have settled
 MIN_REMAINING = 4  #: iterations left below which folding cannot pay
 
 
@@ -46,6 +47,8 @@ def try_fold(board: Scoreboard, core: Core, loop: Any) -> int:
     """Called when `core` enters a further iteration of `loop`; returns the periods skipped."""
     if loop.count - loop.index < MIN_REMAINING or len(loop.seen) >= MAX_SIGNATURES:
         return 0
+    if loop.count > FEW and not _settled(board, loop):
+        return 0
     base = core.issue_at
     signature = _signature(board, base)
     before = loop.seen.get(signature)
@@ -59,6 +62,18 @@ def try_fold(board: Scoreboard, core: Core, loop: Any) -> int:
         loop.seen.clear()
         return periods
     return 0
+
+
+def _settled(board: Scoreboard, loop: Any) -> bool:
+    """As many instructions wait in the queues as at one of the last two iterations.
+
+    While the scalar unit still runs ahead the state cannot repeat, and a signature is not worth
+    its cost.
+    """
+    waiting = sum(len(pipe.queue) for c in board.cores for pipe in c.pipes)
+    settled = waiting in loop.waiting
+    loop.waiting = (loop.waiting[-1], waiting)
+    return settled
 
 
 def _signature(board: Scoreboard, base: int) -> tuple[object, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from npusim.machine.l2 import L2Cache
 from npusim.program.kernel import Plan
 
 
@@ -37,3 +39,35 @@ def cold(plan: Plan) -> GmState:
 def hot(plan: Plan) -> GmState:
     """Everything in L2."""
     return GmState(tuple((i, 0.0) for i in sorted(plan.traffic)))
+
+
+def visit(
+    l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int, int]]
+) -> GmState:
+    """The state that a launch finds in L2, and what it leaves there.
+
+    Inputs are touched first, then outputs; dirty bytes that leave for them are charged to the
+    launch's writes.
+
+    Args:
+        n_inputs: operands below this index are read, the others written.
+        ranges: operand index → (address, bytes) in device memory.
+    """
+    traffic = plan.traffic
+    misses: dict[int, int] = {}
+    written_back = 0
+    for i in sorted(traffic):
+        address, nbytes = ranges[i]
+        size = min(traffic[i].unique, nbytes)
+        lo, hi = address, address + size
+        if i < n_inputs:
+            misses[i] = size - l2.resident(lo, hi)
+        written_back += l2.touch(lo, hi, write=i >= n_inputs)
+    writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
+    shares = []
+    for i, t in sorted(traffic.items()):
+        if i < n_inputs:
+            shares.append((i, misses[i] / t.total if t.total else 0.0))
+        else:
+            shares.append((i, written_back / writes if writes else 0.0))
+    return GmState(tuple(shares))

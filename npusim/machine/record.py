@@ -33,7 +33,7 @@ def make_record(
     if chip.core.fixp is None:
         del pipes["fixp"]
     limits = bound_shares(chip, result, end - start, launch)
-    bound = _bound(limits)
+    bound = binding(limits)
     spans = tuple(
         Span(PIPE_NAMES[p], op, start + launch + a, start + launch + b)
         for p, op, a, b in slow.spans
@@ -89,7 +89,8 @@ def bound_shares(
     return shares
 
 
-def _bound(shares: dict[str, float]) -> str:
+def binding(shares: dict[str, float]) -> str:
+    """The resource that binds: the largest share; memory where a transfer pipe waits for it."""
     bound = max(shares, key=lambda k: shares[k])
     if bound in ("mte2", "mte3", "fixp"):
         memory = max(("HBM", "L2"), key=lambda k: shares[k])

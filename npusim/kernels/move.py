@@ -6,17 +6,15 @@ What ONNX passes as constant inputs, a launch carries as attributes: Slice `star
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
-from npusim.kernels import strided
-from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.strided import Job, bits_of, job
-from npusim.program.isa import Instr
-from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
+from npusim.kernels.strided_kernel import StridedKernel
+from npusim.program.kernel import KernelArgs, kernel
 from npusim.program.region import GM, Region
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
@@ -143,10 +141,8 @@ def _jobs(args: KernelArgs) -> tuple[Job, ...]:
 
 
 @kernel("Move")
-class Move(TileKernel):
+class Move(StridedKernel):
     """Copies of elements of any type, bit for bit."""
-
-    core_type = "AIV"
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
@@ -167,24 +163,9 @@ class Move(TileKernel):
         return f"{', '.join(missing)} not known when compiling" if missing else ""
 
     @staticmethod
-    def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Tile sizes."""
-        return strided.tilings(_jobs(args), chip)
-
-    @staticmethod
-    def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
-        """Cycles of the busiest block."""
-        return strided.estimate(_jobs(args), chip, tiling)
-
-    @staticmethod
-    def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
-        """Tiles dealt to blocks."""
-        return strided.plan(_jobs(args), args, chip, tiling)
-
-    @staticmethod
-    def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
-        """The block's tiles."""
-        return strided.body(k, _jobs(args), tiling, block)
+    def jobs(args: KernelArgs) -> Sequence[Job]:
+        """The copies that the launch consists of."""
+        return _jobs(args)
 
 
 def _refuse_blocked(args: KernelArgs) -> str:

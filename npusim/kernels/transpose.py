@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import lru_cache
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
-from npusim.kernels import strided
-from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.strided import Job, job
-from npusim.program.isa import Instr
-from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
+from npusim.kernels.strided_kernel import StridedKernel
+from npusim.program.kernel import KernelArgs, kernel
 from npusim.program.region import GM, Region
 
 
@@ -41,10 +39,8 @@ def _jobs(args: KernelArgs) -> tuple[Job, ...]:
 
 
 @kernel("Transpose")
-class Transpose(TileKernel):
+class Transpose(StridedKernel):
     """Any permutation of axes, for elements of any type."""
-
-    core_type = "AIV"
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
@@ -57,21 +53,6 @@ class Transpose(TileKernel):
         return ""
 
     @staticmethod
-    def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Tile sizes."""
-        return strided.tilings(_jobs(args), chip)
-
-    @staticmethod
-    def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
-        """Cycles of the busiest block."""
-        return strided.estimate(_jobs(args), chip, tiling)
-
-    @staticmethod
-    def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
-        """Tiles dealt to blocks."""
-        return strided.plan(_jobs(args), args, chip, tiling)
-
-    @staticmethod
-    def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
-        """The block's tiles."""
-        return strided.body(k, _jobs(args), tiling, block)
+    def jobs(args: KernelArgs) -> Sequence[Job]:
+        """The copies that the launch consists of."""
+        return _jobs(args)

@@ -21,8 +21,9 @@ from npusim.machine.core import CoreModel, SharedMemory
 from npusim.machine.functional import FunctionalExecutor
 from npusim.machine.gm import GmState, visit
 from npusim.machine.l2 import L2Cache
-from npusim.machine.launch import LaunchResult, deadlock, launch_result, time_launch
+from npusim.machine.launch import LaunchResult, launch_result, time_launch
 from npusim.machine.record import make_record
+from npusim.machine.stats import deadlock
 from npusim.program.executable import Executable, KernelCall, Task, TaskKind
 from npusim.program.kernel import get_kernel
 from npusim.timeline import OpRecord, SimulatorSpeed, Timeline, check_timeline

@@ -14,11 +14,11 @@ import numpy as np
 import simpy
 
 from npusim.chip.spec import ChipSpec
-from npusim.errors import AccountingError, DeadlockError
+from npusim.errors import AccountingError
 from npusim.machine.core import CoreModel, SharedMemory, TileMemory
 from npusim.machine.gm import GmState, cold
 from npusim.machine.scoreboard import Scoreboard
-from npusim.machine.stats import CoreStats
+from npusim.machine.stats import CoreStats, deadlock
 from npusim.program.kernel import KernelArgs, Plan, get_kernel
 
 Engine = Literal["fast", "simpy"]
@@ -150,15 +150,6 @@ def _run(env: simpy.Environment, name: str, models: list[CoreModel]) -> int:
     if stuck:
         raise deadlock(name, stuck)
     return events
-
-
-def deadlock(name: str, stuck: list[str]) -> DeadlockError:
-    """The error of a launch that cannot progress."""
-    return DeadlockError(
-        f"kernel {name} cannot progress: " + "; ".join(stuck[:8]),
-        "every wait_flag has its set_flag, every queue slot is freed",
-        "check the alloc/enque/deque/free order of the kernel's queues",
-    )
 
 
 def launch_result(

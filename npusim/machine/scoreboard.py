@@ -19,7 +19,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.machine.bandwidth import BandwidthServer, Flow
 from npusim.machine.fold import try_fold
 from npusim.machine.gm import GmState
-from npusim.machine.stats import CoreStats
+from npusim.machine.stats import CoreStats, deadlock
 from npusim.program.isa import N_PIPES, PIPE_NAMES, Instr, Kind
 
 _LOCAL, _GM, _SET, _WAIT = int(Kind.LOCAL), int(Kind.GM), int(Kind.SET), int(Kind.WAIT)
@@ -276,6 +276,4 @@ class Scoreboard:
                         f"core class {core.index}: {PIPE_NAMES[p]} waits at {pipe.queue[0][0]!r}"
                     )
         if stuck:
-            from npusim.machine.launch import deadlock
-
             raise deadlock(name, stuck)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from npusim.errors import AccountingError
+from npusim.errors import AccountingError, DeadlockError
 from npusim.program.isa import N_PIPES, PIPE_NAMES
 
 
@@ -52,3 +52,12 @@ class CoreStats:
                     "busy + stalled + idle = elapsed, none below zero",
                     "this is a defect of the simulator: please report it",
                 )
+
+
+def deadlock(name: str, stuck: list[str]) -> DeadlockError:
+    """The error of a launch that cannot progress."""
+    return DeadlockError(
+        f"kernel {name} cannot progress: " + "; ".join(stuck[:8]),
+        "every wait_flag has its set_flag, every queue slot is freed",
+        "check the alloc/enque/deque/free order of the kernel's queues",
+    )

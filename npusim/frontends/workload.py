@@ -99,7 +99,8 @@ def load_workload(
         shapes: shapes of inputs, over the workload's own; for built-in models also sizes by
             name, e.g. `{"seq": (384,)}`.
         seed: replaces the workload's seed.
-        precision: replaces the workload's precision.
+        precision: replaces the workload's precision; asking for "fp32" makes a built-in model
+            with fp32 weights and inputs.
 
     Raises:
         ModelError: no such workload, a wrong file, or shapes that do not fit the model.
@@ -111,6 +112,7 @@ def load_workload(
         shapes={**found.shapes, **(shapes or {})},
         seed=found.seed if seed is None else seed,
         precision=found.precision if precision is None else _precision(precision),
+        dtype=DType.FLOAT32 if precision == "fp32" else found.dtype,
     )
     graph = _load_onnx(work) if work.is_onnx else _build(work)
     graph.name = work.name

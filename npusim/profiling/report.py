@@ -267,7 +267,7 @@ def _check_table(result: RunResult) -> Table:
     table.add_column("")
     for name in shown:
         check = result.check[name]
-        verdict = "ok" if within_limits(check, result.precision) else "NOT within the limit"
+        verdict = "ok" if within_limits(result, name) else "NOT within the limit"
         table.add_row(
             Text(shorten(name, 40)),
             f"{check.max_abs_err:.3e}",

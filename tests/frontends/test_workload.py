@@ -132,3 +132,8 @@ def test_wrong_requests(spec: str, arguments: dict, message: str) -> None:
         load_workload(spec, **arguments)
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 3
+
+
+def test_fp32_asks_for_an_fp32_model() -> None:
+    _, graph = load_workload("gemm-1024", precision="fp32")
+    assert {t.dtype.value for t in graph.tensors.values()} == {"float32"}

@@ -114,3 +114,13 @@ def test_pieces_of_text() -> None:
     assert (quantity(0), quantity(1234.5), quantity(96.24), quantity(0.04131)) == (
         "0", "1,234", "96.24", "0.04131",
     )  # fmt: skip
+
+
+def test_an_fp16_output_of_an_fp32_run_is_judged_by_its_cosine(make_result) -> None:
+    result = make_result(precision="fp32")
+    name = next(iter(result.outputs))
+    result.check = {name: TensorCheck(1e-3, 1e-3, 0.9999999)}
+    result.outputs = {name: result.outputs[name].astype("float32")}
+    assert failed_outputs(result) == [name]
+    result.outputs = {name: result.outputs[name].astype("float16")}
+    assert failed_outputs(result) == []

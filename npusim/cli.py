@@ -6,32 +6,35 @@ A thin face. Heavy modules are imported inside the commands, so that `--help` is
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import npusim
+from npusim.cli_replay import add_replay
+from npusim.cli_shared import (
+    EXIT_CHECK_FAILED,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    UsageError,
+    add_set,
+    console,
+    positive,
+    progress_bars,
+)
 from npusim.errors import NpusimError, nearest
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-    from npusim.api import Progress, RunResult
+    from npusim.api import RunResult
     from npusim.chip import ChipSpec
     from npusim.program.executable import Executable
-
-EXIT_OK, EXIT_CHECK_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
-
-
-class UsageError(NpusimError):
-    """The command line itself is wrong."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0, 1 (a check failed), 2 (error), 130 (Ctrl-C)."""
@@ -78,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
     exe = api.compile_graph(model.graph, chip, precision=model.precision)
     _refuse_unknown_ops(args.trace_op, exe)
     inputs = None if args.timing_only else api.make_inputs(model)
-    with _progress(not args.quiet and sys.stderr.isatty()) as progress:
+    with progress_bars(not args.quiet and sys.stderr.isatty()) as progress:
         result = api.run(
             exe,
             chip,
@@ -94,11 +97,11 @@ def _run(args: argparse.Namespace) -> int:
         )
         if checking:
             result = api.check(model, exe, result, inputs or {}, every_tensor=args.check_all)
-    console = _console()
+    terminal = console()
     if args.quiet:
-        print_quiet(result, console)
+        print_quiet(result, terminal)
     else:
-        print_report(result, console, top=args.top)
+        print_report(result, terminal, top=args.top)
     sys.stdout.flush()  # whatever happens to the files
     write_results(
         result,
@@ -147,27 +150,6 @@ def _options(args: argparse.Namespace) -> dict[str, object]:
     return options
 
 
-@contextlib.contextmanager
-def _progress(shown: bool) -> Iterator[Progress | None]:
-    """A progress callback that draws bars on stderr while the block runs; None when not shown."""
-    if not shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        stages: dict[str, TaskID] = {}
-
-        def report(stage: str, done: int, total: int) -> None:
-            if stage not in stages:
-                stages[stage] = bars.add_task(stage)
-            bars.update(stages[stage], completed=done, total=total)
-
-        yield report
-
-
 def _with_spans(
     args: argparse.Namespace, result: RunResult, exe: Executable, chip: ChipSpec
 ) -> RunResult:
@@ -214,7 +196,7 @@ def _chips(args: argparse.Namespace) -> int:
             size(chip.core.ub.size),
             size(chip.core.l1.size),
         )
-    _console().print(table)
+    console().print(table)
     return EXIT_OK
 
 
@@ -229,7 +211,7 @@ def _chip_show(args: argparse.Namespace) -> int:
     for row in chip_rows(chip):
         if row.key not in ("name", "description"):
             table.add_row(*map(Text, row if args.sources else row[:2]))
-    _console().print(Text(f"{chip.name}: {chip.description}\n"), table)
+    console().print(Text(f"{chip.name}: {chip.description}\n"), table)
     return EXIT_OK
 
 
@@ -258,16 +240,16 @@ def _workloads(args: argparse.Namespace) -> int:
     from npusim.frontends.workload import list_workloads
     from npusim.models import list_models
 
-    console = _console()
+    terminal = console()
     table = _table("workload", "model", "precision", "description")
     for work in list_workloads():
         table.add_row(work.name, work.source, work.precision, Text(work.description))
-    console.print(table, "")
+    terminal.print(table, "")
     table = _table("built-in model", "options", "description")
     for model in list_models():
         options = " ".join(f"{key}={value}" for key, value in model.options.items())
         table.add_row(model.name, options, Text(model.description))
-    console.print(table)
+    terminal.print(table)
     return EXIT_OK
 
 
@@ -281,7 +263,7 @@ def _ops(args: argparse.Namespace) -> int:
     for name in operator_names():
         kernel = kernel_of(name) if kernel_of else ""
         table.add_row(name, *(("AI Core" if kernel else "AI CPU", kernel) if kernel_of else ()))
-    _console().print(table)
+    console().print(table)
     return EXIT_OK
 
 
@@ -298,18 +280,6 @@ def _table(*columns: str) -> Table:
             overflow="fold",
         )
     return table
-
-
-def _console() -> Console:
-    """Where results go: plain and `REPORT_WIDTH` wide when it is no terminal."""
-    from rich.console import Console
-
-    from npusim.profiling.report import REPORT_WIDTH
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = REPORT_WIDTH
-    return console
 
 
 # -- the parser ----------------------------------------------------------------------------
@@ -332,6 +302,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npusim {npusim.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
+    add_replay(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")
     chips.set_defaults(command=_chips)
     _add_chip(commands)
@@ -358,8 +329,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     what.add_argument(
         "--chip", default="ascend910a", metavar="NAME|PATH", help="chip (default: ascend910a)"
     )
-    _add_set(what)
-    what.add_argument("--batch", type=_positive, metavar="N", help="samples at once")
+    add_set(what)
+    what.add_argument("--batch", type=positive, metavar="N", help="samples at once")
     what.add_argument(
         "--shape", type=_shape, action="append", default=[], metavar="NAME=1,3,224,224",
         help="shape of an input (repeatable)",
@@ -386,7 +357,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _add_outputs(run: argparse.ArgumentParser) -> None:
     out = run.add_argument_group("results")
-    out.add_argument("--top", type=_positive, default=15, metavar="N", help="ops in the table (15)")
+    out.add_argument("--top", type=positive, default=15, metavar="N", help="ops in the table (15)")
     out.add_argument("-q", "--quiet", action="store_true", help="two or three lines only")
     out.add_argument("--json", type=Path, metavar="PATH", help="the results as data")
     out.add_argument("--trace", type=Path, metavar="PATH", help="a Chrome/Perfetto trace")
@@ -405,26 +376,12 @@ def _add_chip(commands: argparse._SubParsersAction[_Parser]) -> None:
     show = actions.add_parser("show", help="every value of a chip")
     show.add_argument("name", metavar="NAME|PATH")
     show.add_argument("--sources", action="store_true", help="with grade and source of each number")
-    _add_set(show)
+    add_set(show)
     show.set_defaults(command=_chip_show)
     load = actions.add_parser("import", help="a CANN platform_config .ini as chip YAML")
     load.add_argument("file", type=Path, metavar="FILE.ini")
     load.add_argument("-o", "--output", type=Path, metavar="OUT.yaml", help="default: print it")
     load.set_defaults(command=_chip_import)
-
-
-def _add_set(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE",
-        help="change a key of the chip, e.g. hbm.bandwidth=2.4TB/s (repeatable)",
-    )  # fmt: skip
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return value
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

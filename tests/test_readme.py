@@ -30,12 +30,14 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the README speaks of: its chip, a model, an .ini."""
+    """A folder with the files that the README speaks of: its chip, a model, an .ini, a profile."""
     path = tmp_path_factory.mktemp("readme")
     for block in blocks("yaml"):
         (path / block.splitlines()[0].removeprefix("# ")).write_text(block, encoding="utf-8")
     shutil.copy(TESTS / "data" / "bert_torch_tiny.onnx", path / "model.onnx")
     shutil.copy(TESTS / "chip" / "ascend910a.ini", path / "Ascend910A.ini")
+    figures = TESTS.parent / "configs" / "validation" / "ascend910b4.csv"
+    shutil.copy(figures, path / "profile.csv")
     return path
 
 

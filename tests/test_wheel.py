@@ -136,7 +136,8 @@ def test_few_core_dependencies(wheel: Path) -> None:
 def test_chips_workloads_and_licence_are_inside(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
-    shipped = [*(ROOT / "configs").rglob("*.yaml"), *(ROOT / "workloads").rglob("*.yaml")]
+    shipped = [p for p in (ROOT / "configs").rglob("*.*") if p.suffix in (".yaml", ".csv")]
+    shipped += (ROOT / "workloads").rglob("*.yaml")
     assert len(shipped) > 20
     assert {f"npusim/_data/{p.relative_to(ROOT).as_posix()}" for p in shipped} <= inside
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in inside)
@@ -167,3 +168,11 @@ def test_lists_chips_and_workloads(installed: Installed) -> None:
         assert done.returncode == 0, done.stderr
         listed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
         assert {path.stem for path in (ROOT / folder).glob("*.yaml")} <= listed
+
+
+def test_validates_with_the_figures_inside(installed: Installed) -> None:
+    done = installed.run("npusim", "validate")
+    assert done.returncode == 0, done.stderr
+    assert "ascend910-30c" in done.stdout and "roofline" in done.stdout
+    plot = installed.run("npusim", "replay", "x.csv", "--plot", "x.png")  # without the extra
+    assert plot.returncode == 2 and "npusim[plot]" in plot.stderr

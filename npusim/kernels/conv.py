@@ -6,102 +6,38 @@ fractals. Work is split over blocks by image, M and N. A block walks tiles of it
 does; a chunk of K is a range of C1, so that the input band of a chunk is loaded once for all taps.
 
 Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
-an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; resident 0 none,
-1 the input band of an m tile (all C1), 2 the weights of an n tile.
+an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
+L0C holds at most; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n
+tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from math import lcm
 
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, Layout
+from npusim.ir import Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
-from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
+from npusim.kernels.conv_tiling import (
+    ConvProblem,
+    conv_estimate,
+    conv_problem,
+    conv_tilings,
+    max_band,
+    n_tiles_once,
+    span,
+    tile_counts,
+)
+from npusim.kernels.cube_tiling import Share, share
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.queues import Alloc, Queue
-from npusim.ops import get_operator
-from npusim.ops.window import Window as OpWindow
-from npusim.program.effects import Window
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
-
-
-@dataclass(frozen=True)
-class ConvProblem:
-    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16)."""
-
-    batch: int
-    c1: int
-    height: int
-    width: int
-    co: int
-    m: int
-    window: Window
-    dtype: DType
-    spec: ep.EpilogueSpec
-
-    @property
-    def n(self) -> int:
-        """Output channels."""
-        return self.co
-
-    @property
-    def m1(self) -> int:
-        """Output positions of an image, in fractals."""
-        return blocks(self.m)
-
-    @property
-    def n1(self) -> int:
-        """Output channels in blocks."""
-        return blocks(self.co)
-
-    @property
-    def taps(self) -> int:
-        """kh·kw."""
-        return self.window.kh * self.window.kw
-
-    @property
-    def k1(self) -> int:
-        """K in blocks."""
-        return self.c1 * self.taps
-
-    def band(self, first: int, rows: int) -> tuple[int, int]:
-        """Input rows [top, bottom) inside the image that output positions need."""
-        w = self.window
-        ho0, ho1 = first // w.out_width, (first + rows - 1) // w.out_width
-        top = ho0 * w.stride_h - w.pad_top
-        bottom = ho1 * w.stride_h - w.pad_top + (w.kh - 1) * w.dilation_h + 1
-        top, bottom = max(0, top), min(self.height, bottom)
-        return (top, bottom) if bottom > top else (0, 1)
-
-    def band_bytes(self, first: int, rows: int) -> int:
-        """Bytes of the band, all channels."""
-        top, bottom = self.band(first, rows)
-        return (bottom - top) * self.width * self.c1 * 16 * self.dtype.size
-
-
-@lru_cache(maxsize=256)
-def conv_problem(args: KernelArgs) -> ConvProblem:
-    """The launch as an implicit GEMM. 1×1 stride-1 windows see the image as one column."""
-    x, w = args.inputs[0], args.inputs[1]
-    assert x is not None and w is not None
-    n, c, h, wd = x.shape
-    co, _, kh, kw = w.shape
-    ho, wo = args.outputs[0].shape[2:]
-    win = OpWindow.of((h, wd), (kh, kw), {**get_operator("Conv").attrs, **dict(args.attrs)})
-    (sh, sw), (dh, dw), (top, left) = win.strides, win.dilations, win.begin
-    if kh == kw == 1 and sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
-        h, wd, ho, wo = h * wd, 1, ho * wo, 1
-    window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo)
-    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, ep.make_spec(args))
 
 
 @dataclass(frozen=True)
@@ -152,195 +88,68 @@ class Conv2D(TileKernel):
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
         """Best block splits crossed with legal L0/L1 tiles."""
-        p = conv_problem(args)
-        splits = work_splits(p.batch, p.m1, p.n1, chip.cores.count)
-        found = False
-        for slots in (2, 1):  # single-buffered L1 only where nothing else fits
-            for split in splits:
-                for tiling in _tiles(p, chip, split, slots):
-                    found = True
-                    yield tiling
-            if found:
-                return
+        return conv_tilings(conv_problem(args), chip)
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """max over the pipes of the largest block, plus what cannot overlap."""
-        return _estimate(conv_problem(args), chip, tiling)
+        return conv_estimate(conv_problem(args), chip, tiling)
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Traffic by the loop nest; classes by images, positions and bands, channels."""
-        p = conv_problem(args)
-        block_dim = tiling["bb"] * tiling["bm"] * tiling["bn"]
-        x_total = w_total = y_total = bias_reads = 0
-        keys, es = [], p.spec.out.itemsize
-        bands: dict[tuple[int, int], tuple[int, ...]] = {}
-        for block in range(block_dim):
-            s = share(p, tiling, block)
-            m_tiles, n_tiles = _tile_counts(tiling, s)
-            if (s.m0, s.m) not in bands:
-                bands[s.m0, s.m] = tuple(p.band_bytes(*_span(tiling, s, i)) for i in range(m_tiles))
-            band = bands[s.m0, s.m]
-            x_total += s.batches * sum(band) * (1 if tiling["resident"] == 1 else n_tiles)
-            weights = p.k1 * blocks(s.n) * 256 * p.dtype.size
-            once = n_tiles_once(tiling)
-            w_total += weights * (1 if once else s.batches * m_tiles)
-            y_total += s.batches * blocks(s.n) * 16 * s.m * es
-            bias_reads += s.n
-            keys.append((s.batches, s.m, s.n, band))
-        x, w = args.inputs[0], args.inputs[1]
-        assert x is not None and w is not None
-        out = len(args.inputs)
-        traffic = {
-            0: Traffic(min(x.nbytes, x_total), x_total),
-            1: Traffic(w.nbytes, w_total),
-            out: Traffic(y_total, y_total),
-        }
-        extra = ep.epilogue_bytes(args, p.spec.bias, y_total, bias_reads)
-        traffic.update({i: Traffic(*v) for i, v in extra.items()})
-        return Plan(tiling, block_dim, traffic, group_blocks(keys))
+        return conv_plan(conv_problem(args), args, tiling)
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """See the module's text."""
         p = conv_problem(args)
-        return _Body(k, p, tiling, share(p, tiling, block)).run()
+        return ConvBody(k, p, tiling, share(p, tiling, block)).run()
 
 
-def n_tiles_once(t: Tiling) -> bool:
-    """Weights of an n tile stay for all images and m tiles."""
-    return t["resident"] == 2
+def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
+    """The plan of a tiling; operands 0 image, 1 weights, output 0, and the epilogue's."""
+    block_dim = tiling["bb"] * tiling["bm"] * tiling["bn"]
+    x_total = w_total = y_total = bias_reads = 0
+    keys, es = [], p.spec.out.itemsize
+    bands: dict[tuple[int, int], tuple[int, ...]] = {}
+    for block in range(block_dim):
+        s = share(p, tiling, block)
+        m_tiles, n_tiles = tile_counts(tiling, s)
+        if (s.m0, s.m) not in bands:
+            bands[s.m0, s.m] = tuple(p.band_bytes(*span(tiling, s, i)) for i in range(m_tiles))
+        band = bands[s.m0, s.m]
+        x_total += s.batches * sum(band) * (1 if tiling["resident"] == 1 else n_tiles)
+        weights = p.k1 * blocks(s.n) * 256 * p.dtype.size
+        once = n_tiles_once(tiling)
+        w_total += weights * (1 if once else s.batches * m_tiles)
+        y_total += s.batches * blocks(s.n) * 16 * s.m * es
+        bias_reads += s.n
+        keys.append((s.batches, s.m, s.n, band))
+    x, w = args.inputs[0], args.inputs[1]
+    assert x is not None and w is not None
+    out = len(args.inputs)
+    traffic = {
+        0: Traffic(min(x.nbytes, x_total), x_total),
+        1: Traffic(w.nbytes, w_total),
+        out: Traffic(y_total, y_total),
+    }
+    extra = ep.epilogue_bytes(args, p.spec.bias, y_total, bias_reads)
+    traffic.update({i: Traffic(*v) for i, v in extra.items()})
+    return Plan(tiling, block_dim, traffic, group_blocks(keys))
 
 
-def _tile_counts(t: Tiling, s: Share) -> tuple[int, int]:
-    return blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
-
-
-def _span(t: Tiling, s: Share, mi: int) -> tuple[int, int]:
-    """First output position and count of m tile mi."""
-    size = t["m0"] * 16
-    return s.m0 + mi * size, min(size, s.m - mi * size)
-
-
-def _tiles(
-    p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
-) -> Iterator[Tiling]:
-    bb, bm, bn = split
-    mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
-    es = p.dtype.size
-    fractal = 256 * es
-    half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
-    l1 = chip.core.l1.size - p.spec.bias_bytes
-    for m0 in _row_tiles(p, mc, half_a):
-        rows = _max_band(p, m0, bm)
-        band = rows * p.width * 16 * es  # one C1 block
-        for n0 in tile_sizes(nc, half_b):
-            k0 = min(half_a // m0, half_b // n0, p.k1)
-            if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
-                continue
-            if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
-                continue
-            weights = p.taps * n0 * fractal  # one C1 block
-            for resident in (0, 1, 2):
-                fixed = (0, band * p.c1, weights * p.c1)[resident]
-                moving = (band + weights, weights, band)[resident]
-                panels = 2 if l1 - 2 * fixed >= slots * moving else 1
-                room = (l1 - panels * fixed) // (slots * moving)
-                if room < 1:
-                    continue
-                for c1 in {min(room, p.c1), min(room, p.c1, blocks(16, p.taps))}:
-                    yield {
-                        "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
-                        "k0": _even_step(c1 * p.taps, k0), "c1": c1, "resident": resident,
-                        "slots": slots, "panels": panels,
-                    }
-
-
-def _even_step(k: int, most: int) -> int:
-    """K step of a chunk of k blocks: its largest divisor up to `most`, unless that wastes L0.
-
-    A narrow last step leaves the cube waiting for the next wide load.
-    """
-    most = min(k, most)
-    divisor = next(d for d in range(most, 0, -1) if k % d == 0)
-    return divisor if 2 * divisor > most else most
-
-
-def _row_tiles(p: ConvProblem, mc: int, room: int) -> list[int]:
-    """M tile sizes worth trying: whole output rows first, then the usual ones."""
-    whole = lcm(p.window.out_width, 16) // 16
-    sizes = [m for m in (2 * whole, whole) if 4 <= m <= min(16, mc, room)]
-    return [*sizes, *(m for m in tile_sizes(mc, room) if m not in sizes)]
-
-
-def _max_band(p: ConvProblem, m0: int, bm: int) -> int:
-    """Input rows that any m tile of m0 fractals can need, with M split over bm blocks."""
-    w = p.window
-    positions = min(p.m, m0 * 16)
-    share_start = blocks(p.m1, bm) * 16 if bm > 1 else 0
-    if positions % w.out_width == 0 and share_start % w.out_width == 0:
-        out_rows = positions // w.out_width
-    else:  # a tile may begin and end within a row
-        out_rows = min(blocks(p.m, w.out_width), (positions - 2) // w.out_width + 2)
-    return min(p.height, (out_rows - 1) * w.stride_h + (w.kh - 1) * w.dilation_h + 1)
-
-
-def _estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
-    core, es = chip.core, p.dtype.size
-    s = share(p, t, 0)
-    m_tiles, n_tiles = _tile_counts(t, s)
-    mc, nc = blocks(s.m), blocks(s.n)
-    chunks = blocks(p.c1, t["c1"])
-    steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
-    mmads = m_tiles * n_tiles * steps
-    cube = mc * nc * p.k1 * 16 / core.cube.k[p.dtype.value] + mmads * core.cube.head
-    fractal = 256 * es
-    load_a = mc * n_tiles * p.k1 * core.mte1.load3d_cycles * p.window.stride_w * max(1, es / 2)
-    load_b = nc * m_tiles * p.k1 * fractal / core.mte1.l0b_rate
-    mte1 = load_a + load_b + mmads * (core.mte1.load3d_head + core.mte1.head)
-    block_dim = t["bb"] * t["bm"] * t["bn"]
-    rate = min(core.mte2.rate, chip.l2_rate / block_dim)
-    band = _max_band(p, min(t["m0"], mc), t["bm"]) * p.width * 16 * es * p.c1
-    x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
-    weights = p.k1 * nc * fractal
-    w_loads = 1 / s.batches if n_tiles_once(t) else m_tiles
-    heads = (x_loads + w_loads * n_tiles) * chunks * core.mte2.head
-    mte2 = (x_loads * band + w_loads * weights) / rate + heads
-    out_bytes = nc * 16 * s.m * p.spec.out.itemsize
-    drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
-    scalar = mmads * (11 * core.scalar.issue + core.scalar.load3d_interval)
-    tiles = m_tiles * n_tiles
-    if t["resident"] and t["panels"] == 1:
-        panel = band if t["resident"] == 1 else weights / n_tiles
-        switches = m_tiles if t["resident"] == 1 else n_tiles / s.batches
-        mte2 += switches * (panel / rate + ep.load_latency(chip))
-    chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
-    floor = tiles * max(ep.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / t["slots"])
-    body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
-    unique = p.batch * p.m * p.n1 * 16 * es + p.batch * p.c1 * p.height * p.width * 16 * es
-    fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
-    launch = chip.cycles(chip.scheduler.per_block) * block_dim
-    exposed = s.batches * drain if ep.l0c_slots(chip, (t["m0"], t["n0"])) == 1 else drain / tiles
-    total = max(body, unique / chip.hbm_rate) + exposed + fill + launch
-    # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
-    return total if _whole_rows(p, t) else total * 1.05
-
-
-def _whole_rows(p: ConvProblem, t: Tiling) -> bool:
-    """Tiles begin and end with output rows."""
-    return min(p.m, t["m0"] * 16) % p.window.out_width == 0
-
-
-class _Body:
+class ConvBody:
     """The program of one block."""
+
+    output = ep.CubeOutput  #: how results leave L0C
 
     def __init__(self, k: Kernel, p: ConvProblem, t: Tiling, s: Share) -> None:
         self.k, self.p, self.t, self.s = k, p, t, s
         es = p.dtype.size
         fractal = 256 * es
         m0, n0, c1 = t["m0"], t["n0"], t["c1"]
-        band = _max_band(p, m0, t["bm"]) * p.width * 16 * es
+        band = max_band(p, m0, t["bm"]) * p.width * 16 * es
         weights = p.taps * n0 * fractal
         self.panel: Queue | None = None
         src, dst, slots = Pipe.MTE2, Pipe.MTE1, t["slots"]
@@ -355,12 +164,12 @@ class _Body:
         self.l0 = k.queue(
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
-        self.out = ep.CubeOutput(k, p.spec, ConvOutput(p.m, p.n1), (m0, n0), (s.n0, s.n))
+        self.out = self.output(k, p.spec, ConvOutput(p.m, p.n1), (m0, n0), (s.n0, s.n), t["l0c"])
 
     def run(self) -> Iterator[Instr]:
         """All tiles of the share."""
         k, t, s = self.k, self.t, self.s
-        m_tiles, n_tiles = _tile_counts(t, s)
+        m_tiles, n_tiles = tile_counts(t, s)
         yield from self.out.prepare()
         if t["resident"] == 2:
             for ni in k.loop(n_tiles):
@@ -382,7 +191,7 @@ class _Body:
 
     def _m_loop(self, count: int) -> Iterator[int]:
         """Tiles of an image; alike where all bands but the first and last have as many rows."""
-        bands = [self.p.band(*_span(self.t, self.s, i)) for i in range(1, count - 1)]
+        bands = [self.p.band(*span(self.t, self.s, i)) for i in range(1, count - 1)]
         alike = len({bottom - top for top, bottom in bands}) <= 1
         return self.k.loop(count) if alike else iter(range(count))
 
@@ -393,7 +202,7 @@ class _Body:
     def _load_band(self, alloc: Alloc, batch: int, mi: int, c_first: int, c_count: int) -> Instr:
         """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, 16) in L1."""
         p = self.p
-        top, bottom = p.band(*_span(self.t, self.s, mi))
+        top, bottom = p.band(*span(self.t, self.s, mi))
         x = self.k.input(0)
         n, c1 = x.shape[:2]
         whole = Region.dense(GM, 0, 0, (n, c1, p.height, p.width, 16), p.dtype.np)
@@ -420,7 +229,7 @@ class _Body:
 
     def _tile(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
         k, p, t = self.k, self.p, self.t
-        row0, rows = _span(t, self.s, mi)
+        row0, rows = span(t, self.s, mi)
         col0, cols = self._cols(ni)
         m_b, n_b = blocks(rows), blocks(cols)
         c_alloc = yield from self.out.queue.alloc()
@@ -488,8 +297,7 @@ class _Body:
             return k.load3d(l0a_tile(), band, p.window, row0, rows, x_lo, top)
 
         def load_w() -> Instr:
-            w = w_src.region((w_c1 * p.taps, n_b, 16, 16), dtype)
-            return k.load_l0(l0b_tile(), w[w_lo : w_lo + width])
+            return self._load_l0b(l0b_tile(), w_src, w_c1, w_lo)
 
         key = (m_b, n_b, width)
         yield k.memo(("load3d", *key), load_x)
@@ -498,3 +306,9 @@ class _Body:
         yield self.l0.deque()
         yield k.memo(("mmad", *key), lambda: k.mmad(c, l0a_tile(), l0b_tile(), not first))
         yield self.l0.free()
+
+    def _load_l0b(self, dst: Region, src: Alloc, c1: int, lo: int) -> Instr:
+        """K blocks from `lo` of the weights of c1 channel blocks in L1 → L0B."""
+        width, n_b = dst.shape[:2]
+        w = src.region((c1 * self.p.taps, n_b, 16, 16), dst.dtype)
+        return self.k.load_l0(dst, w[lo : lo + width])

@@ -1,4 +1,4 @@
-"""Elementwise: unary, binary, n-ary operators with broadcasting, and fused chains of them.
+"""Elementwise: operators of any number of inputs and outputs, with broadcasting, and chains.
 
 A tile stays in UB from its loads through every step of the chain to its store. Operands that do
 not vary along the tiled axes are loaded, and what depends on them alone is computed, once per
@@ -16,7 +16,10 @@ from typing import Any
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.ir import DType
-from npusim.kernels import vector_ops
+from npusim.kernels import (
+    training_expressions,  # noqa: F401  (registers programs)
+    vector_ops,
+)
 from npusim.kernels.broadcast import MAX_UNIT, Space, aligned_shape, make_space
 from npusim.kernels.estimate import pipeline_cycles, port_rate
 from npusim.kernels.expressions import lower, working_type
@@ -55,7 +58,7 @@ class Job:
     def footprint(self, axis: int, chunk: int) -> int:
         """UB bytes that a tiling takes."""
         program = self.program
-        size = 2 * self.nbytes(program.result, axis, chunk)
+        size = sum(2 * self.nbytes(v, axis, chunk) for v in program.results)
         for v in program.loads:
             slots = 1 if self.resident(v, axis) else 2
             size += slots * self.nbytes(v, axis, chunk)
@@ -95,7 +98,7 @@ def lowered(args: KernelArgs, cap: int) -> Job:
     specs = {i: o for i, o in enumerate(args.inputs) if o is not None}
     channels = args.op_type == "BatchNormalization"
     shapes = [aligned_shape(specs[i], out, channels and i > 0) for i in present]
-    widths = [specs[i].dtype.size for i in present] + [out.dtype.size]
+    widths = [specs[i].dtype.size for i in present] + [o.dtype.size for o in args.outputs]
     space = make_space(shapes, out.storage_shape, 32 // min(*widths, 2), cap)
     chain = _chain(args)
     floats = {o.dtype.np for o in [*specs.values(), out] if o.dtype.is_float}
@@ -110,8 +113,12 @@ def lowered(args: KernelArgs, cap: int) -> Job:
         given = [*running, *(values.get(i) for i in operands)]
         if op == "Cast" and "to" not in attrs:
             attrs = {**attrs, "to": out.dtype}
-        running = [lower(b, op, attrs, _constants(attrs, given))]
-    return Job(space, b.finish(running[0], out.dtype.np))
+        running = lower(b, op, attrs, _constants(attrs, given))
+    if len(running) != len(args.outputs):
+        raise UnsupportedError(
+            f"{len(args.outputs)} outputs of {args.op_type}", str(len(running)), "name every output"
+        )
+    return Job(space, b.finish(running, [o.dtype.np for o in args.outputs]))
 
 
 def _job(args: KernelArgs, chip: ChipSpec) -> Job:
@@ -141,8 +148,8 @@ class Elementwise(TileKernel):
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
-        if len(args.outputs) != 1:
-            return f"{len(args.outputs)} outputs"
+        if any(o.shape != args.outputs[0].shape for o in args.outputs):
+            return "outputs of different shapes"
         if not args.outputs[0].nbytes:
             return "an empty output"
         computed = args.op_type not in ("Cast", "Identity")
@@ -172,12 +179,14 @@ class Elementwise(TileKernel):
                 continue
             most = 1 + (room - one) // max(1, two - one)
             prefix, n = prod(extents[:axis]), extents[axis]
-            before = min(prefix, want)
-            parts = min(n, max(1, want // before))
-            share = -(-n // parts)
-            chunks = {-(-share // k) for k in (1, 2, 4)} | {-(-share // -(-share // most))}
-            for chunk in sorted(c for c in chunks if c <= most):
-                yield {"axis": axis, "chunk": chunk, "before": before, "parts": parts}
+            splits = {(min(prefix, want // p), p) for p in (1, 2, 3, 5) if p <= min(n, want)}
+            if prefix <= want:
+                splits = {(prefix, min(n, max(1, want // prefix)))} | splits
+            for before, parts in sorted(splits):
+                share = -(-n // parts)
+                chunks = {-(-share // k) for k in (1, 2, 4)} | {-(-share // -(-share // most))}
+                for chunk in sorted(c for c in chunks if c <= most):
+                    yield {"axis": axis, "chunk": chunk, "before": before, "parts": parts}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -199,7 +208,8 @@ class Elementwise(TileKernel):
             for v in streamed
             if v.full
         )
-        blocks, stored = tiling["before"] * tiling["parts"], args.outputs[0].nbytes
+        blocks = tiling["before"] * tiling["parts"]
+        stored = sum(o.nbytes for o in args.outputs)
         into, out = (port_rate(chip, r, blocks) for r in (core.mte2.ub_rate, core.mte3.rate))
         read = max(loaded / blocks / into, rows * core.mte2.burst * len(streamed))
         read += tiles * len(streamed) * core.mte2.head
@@ -218,8 +228,8 @@ class Elementwise(TileKernel):
             total = sum(s.loaded(job, tiling, v) for s in blocks)
             unique = prod(job.space.gm_shape(v.varies))
             traffic[v.operand] = Traffic(unique * width, total * width)
-        size = args.outputs[0].nbytes
-        traffic[len(args.inputs)] = Traffic(size, size)
+        for i, spec in enumerate(args.outputs, len(args.inputs)):
+            traffic[i] = Traffic(spec.nbytes, spec.nbytes)
         keys = [(s.prefixes, s.length, s.elements(job, tiling)) for s in blocks]
         return Plan(tiling, len(blocks), traffic, group_blocks(keys))
 
@@ -307,8 +317,6 @@ class _Run:
         self.job = _job(args, k.chip)
         self.axis, self.chunk = tiling["axis"], tiling["chunk"]
         self.share = Share.of(self.job, tiling, block)
-        self.out_index = len(args.inputs)
-        self.n_inputs = len(args.inputs)
         program, axis, chunk = self.job.program, self.axis, self.chunk
         self.queues: dict[Value, Queue] = {}
         self.places: dict[Value, Alloc] = {}
@@ -316,14 +324,16 @@ class _Run:
             slots = 1 if self.job.resident(v, axis) else 2
             size = self.job.nbytes(v, axis, chunk)
             self.queues[v] = k.queue("UB", size, slots, Pipe.MTE2, Pipe.V)
-        size = self.job.nbytes(program.result, axis, chunk)
-        self.out = k.queue("UB", size, 2, Pipe.V, Pipe.MTE3)
+        self.outs: dict[Value, tuple[int, Queue]] = {}
+        for i, v in enumerate(program.results, len(args.inputs)):
+            queue = k.queue("UB", self.job.nbytes(v, axis, chunk), 2, Pipe.V, Pipe.MTE3)
+            self.outs[v] = (i, queue)
         tile = chunk * prod(self.job.space.extents[axis + 1 :])
         registers = [k.alloc("UB", tile * width) for width in program.registers]
         for step in program.steps:
             if step.dst in program.slots:
                 self.places[step.dst] = registers[program.slots[step.dst]]
-            elif step.dst is not program.result:
+            elif step.dst not in self.outs:
                 self.places[step.dst] = k.alloc("UB", self.job.nbytes(step.dst, axis, chunk))
 
     def residents(self) -> Iterator[Instr]:
@@ -348,17 +358,18 @@ class _Run:
         for v in loads:
             yield self.queues[v].deque()
         for step in program.steps:
-            if step.dst is program.result:
-                self.places[step.dst] = yield from self.out.alloc()
+            if step.dst in self.outs:
+                self.places[step.dst] = yield from self.outs[step.dst][1].alloc()
             if not self.job.resident(step.dst, self.axis):
                 yield self._compute(step.op, step.dst, step.srcs, step.scalar, size)
         for v in loads:
             yield self.queues[v].free()
-        yield self.out.enque()
-        yield self.out.deque()
-        gm, ub = self._transfer(program.result, self.share.first_prefix + prefix, start, size)
-        yield self.k.store(gm, ub)
-        yield self.out.free()
+        for v, (_, out) in self.outs.items():
+            yield out.enque()
+            yield out.deque()
+            gm, ub = self._transfer(v, self.share.first_prefix + prefix, start, size)
+            yield self.k.store(gm, ub)
+            yield out.free()
 
     def _load(self, v: Value, prefix: int, start: int, size: int) -> Iterator[Instr]:
         queue = self.queues[v]
@@ -391,7 +402,7 @@ class _Run:
     def _transfer(self, v: Value, prefix: int, start: int, size: int) -> tuple[Region, Region]:
         """(GM region, UB region) of an operand's part of a tile."""
         space, axis = self.job.space, self.axis
-        index = self.out_index if v.operand < 0 else v.operand
+        index = self.outs[v][0] if v in self.outs else v.operand
         gm = Region.dense("GM", index, 0, space.gm_shape(v.varies), v.dtype)
         gm = gm[tuple(self._prefix_index(v, prefix))]
         ub = self._region(v, size)

@@ -83,6 +83,27 @@ class EpilogueSpec:
         """True when fp32 work in UB is needed beyond the cast."""
         return self.bias is not None or bool(self.steps)
 
+    @property
+    def strip_bytes(self) -> int:
+        """UB bytes per element of a strip."""
+        half = 2 * self.out.itemsize  # output and residual strips are double-buffered
+        wide = sum(half + 4 for s in self.steps if s.operand is not None)
+        return half + wide + (4 if self.on_vector else 0)
+
+    def vector_cycles(self, chip: ChipSpec, elements: float) -> float:
+        """Cycles of the vector pipe on so many elements, and (see `passes`) no fixed cost."""
+        assert chip.core.vector.l0c_rate is not None
+        wide = (self.passes - 1) * elements / 64 * (chip.core.vector.costs["binary"].b32 or 2.0)
+        return elements * 4 / chip.core.vector.l0c_rate + wide
+
+    @property
+    def passes(self) -> int:
+        """Vector instructions per strip: the move out of L0C, then fp32 work."""
+        if not self.on_vector:
+            return 1
+        steps = sum(2 if s.operand is not None else 1 for s in self.steps)
+        return 2 + (self.bias is not None) + steps
+
 
 def make_spec(args: KernelArgs) -> EpilogueSpec:
     """The launch's epilogue: input 2 is the bias unless a step uses it."""
@@ -110,19 +131,15 @@ def refuse_epilogue(args: KernelArgs, chip: ChipSpec) -> str:
     return ""
 
 
-def l0c_slots(chip: ChipSpec, tile: tuple[int, int]) -> int:
+def l0c_slots(chip: ChipSpec, tile: tuple[int, int], most: int = 2) -> int:
     """2 when L0C holds two tiles (M, N blocks): the next is summed while one leaves."""
-    return 2 if 2 * tile[0] * tile[1] * 1024 <= chip.core.l0c.size else 1
+    return most if most * tile[0] * tile[1] * 1024 <= chip.core.l0c.size else 1
 
 
 def strip_bytes(spec: EpilogueSpec, m_blocks: int) -> int:
     """UB bytes that one column block of a strip of `m_blocks` row blocks needs."""
-    half = 2 * spec.out.itemsize  # output and residual strips are double-buffered
-    per_block = half + sum(half + 4 for s in spec.steps if s.operand is not None)
-    if spec.on_vector:
-        per_block += 4
     bias = BIAS_STRIP if spec.bias is not None else 0
-    return 256 * per_block * m_blocks + bias
+    return 256 * spec.strip_bytes * m_blocks + bias
 
 
 def strip_blocks(spec: EpilogueSpec, chip: ChipSpec, m_blocks: int, n_blocks: int) -> int:
@@ -139,6 +156,7 @@ class CubeOutput:
 
     Args:
         columns: first output column of the block's share, and how many.
+        most: tiles in L0C at most; with 1 the cube waits while a tile leaves.
     """
 
     def __init__(
@@ -148,12 +166,13 @@ class CubeOutput:
         view: OutputView,
         tile: tuple[int, int],
         columns: tuple[int, int],
+        most: int = 2,
     ) -> None:
         self._k, self._spec, self._view, self._columns = k, spec, view, columns
         m_blocks, n_blocks = tile
         self._fixp = k.chip.core.fixp is not None
         self._drain_pipe = Pipe.FIXP if self._fixp else Pipe.V
-        slots = l0c_slots(k.chip, tile)
+        slots = l0c_slots(k.chip, tile, most)
         self.queue = k.queue("L0C", m_blocks * n_blocks * 1024, slots, Pipe.M, self._drain_pipe)
         self._nu = n_blocks if self._fixp else strip_blocks(spec, k.chip, m_blocks, n_blocks)
         self._bias_at = (-1, -1)
@@ -375,14 +394,8 @@ def drain_cycles(
         return out_bytes / core.fixp.rate + tiles * (core.fixp.head + core.fixp.tail)
     elements = share[0] * share[1] * 256
     strips = tiles * -(-tile[1] // max(1, strip_blocks(spec, chip, tile[0], tile[1])))
-    assert core.vector.l0c_rate is not None
-    vector = elements * 4 / core.vector.l0c_rate
-    passes = 1
-    if spec.on_vector:
-        passes += 1 + (spec.bias is not None)
-        passes += sum(2 if s.operand is not None else 1 for s in spec.steps)
-        vector += (passes - 1) * elements / 64 * (core.vector.costs["binary"].b32 or 2.0)
-    vector += strips * passes * (core.vector.head + core.vector.tail)
+    vector = spec.vector_cycles(chip, elements)
+    vector += strips * spec.passes * (core.vector.head + core.vector.tail)
     store = out_bytes / core.mte3.rate + strips * core.mte3.head
     return max(vector, store)
 
@@ -392,7 +405,7 @@ def load_latency(chip: ChipSpec) -> int:
     return chip.core.mte2.head + chip.l2.read_latency + chip.hbm.latency
 
 
-def tile_floor(chip: ChipSpec, tile: tuple[int, int]) -> float:
+def tile_floor(chip: ChipSpec, tile: tuple[int, int], slots: int = 2) -> float:
     """Least cycles between two L0C tiles: the way through the pipes, over the L0C slots."""
     core = chip.core
     latency = core.mte1.tail + core.cube.tail + 4 * core.scalar.flag
@@ -400,4 +413,4 @@ def tile_floor(chip: ChipSpec, tile: tuple[int, int]) -> float:
         latency += core.fixp.head + chip.l2.write_latency
     else:
         latency += 2 * (core.vector.head + core.vector.tail)
-    return latency / l0c_slots(chip, tile)
+    return latency / l0c_slots(chip, tile, slots)

@@ -18,12 +18,13 @@ from npusim.ir import DType
 from npusim.kernels.vector_program import BOOL, F16, F32, I32, Arg, Builder, Value
 
 Attrs = Mapping[str, Any]
-Lower = Callable[..., Value]
+Lower = Callable[..., Any]  #: gives a Value, or several
 
 LOWER: dict[str, Lower] = {}  #: operator → fn(builder, attrs, *operands in the working type)
 
 #: Operators whose fp16 result is exact (given exact operands) and commutes with rounding.
-EXACT = {"Relu", "Max", "Min", "Abs", "Neg", "Identity", "Dropout", "Clip", "Where"}
+EXACT = {"Relu", "Max", "Min", "Abs", "Neg", "Identity", "Dropout", "Clip", "Where",
+         "ReluGrad"}
 #: Operators that round once.
 ROUND_ONCE = {"Add", "Sub", "Mul", "LeakyRelu", "Sum"}
 #: Operators exact on stored values, wrong on values rounded on the way.
@@ -371,8 +372,8 @@ def working_type(op_types: list[tuple[str, int]], floats: set[np.dtype]) -> np.d
     return np.dtype(np.float16)
 
 
-def lower(b: Builder, op_type: str, attrs: Attrs, operands: list[Any]) -> Value:
-    """One operator on registers, constants and absent (None) operands.
+def lower(b: Builder, op_type: str, attrs: Attrs, operands: list[Any]) -> list[Value]:
+    """The results of one operator on registers, constants and absent (None) operands.
 
     Raises:
         UnsupportedError: there is no vector program for the operator or its operand types.
@@ -393,4 +394,5 @@ def lower(b: Builder, op_type: str, attrs: Attrs, operands: list[Any]) -> Value:
         operands = [None if v is None else b.num(v) for v in operands]
     while operands and operands[-1] is None:
         operands = operands[:-1]
-    return fn(b, attrs, *operands)
+    found = fn(b, attrs, *operands)
+    return list(found) if isinstance(found, tuple) else [found]

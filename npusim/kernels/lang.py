@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil
 from typing import Any
 
 from npusim.chip.spec import ChipSpec
@@ -267,14 +268,22 @@ class Kernel:
             True, effect,
         )
 
+    def stall(self, pipe: Pipe, cycles: int) -> Instr:
+        """`pipe` stands still for `cycles`, as its buffer's port is taken; nothing is issued."""
+        return Instr(isa.Kind.LOCAL, pipe, "stall", 0, cycles)
+
     # -- L1 → L0, cube, L0C → UB --------------------------------------------------------------
 
     def load_l0(self, dst: Region, src: Region) -> Instr:
         """MTE1 load2d: L1 → L0A or L0B, whole fractals (transposing ones included)."""
+        return self.load_l0_pairs([(dst, src)])
+
+    def load_l0_pairs(self, pairs: list[tuple[Region, Region]]) -> Instr:
+        """MTE1 load2d of several (L0, L1) pieces, as one command."""
         mte1 = self.chip.core.mte1
-        rate = mte1.l0a_rate if dst.space == "L0A" else mte1.l0b_rate
-        cycles = cost.fractal_load_cycles(dst.nbytes, rate, mte1.head)
-        effect = effects.Copy(((dst, src),)) if self.functional else None
+        rate = mte1.l0a_rate if pairs[0][0].space == "L0A" else mte1.l0b_rate
+        cycles = cost.fractal_load_cycles(sum(d.nbytes for d, _ in pairs), rate, mte1.head)
+        effect = effects.Copy(tuple(pairs)) if self.functional else None
         return Instr(isa.Kind.LOCAL, Pipe.MTE1, "load2d", self._issue, cycles, mte1.tail, effect)
 
     def load3d(
@@ -286,13 +295,20 @@ class Kernel:
         rows: int,
         k_first: int,
         top: int,
+        per_fractal: float | None = None,
+        padding: float = 0.0,
     ) -> Instr:
-        """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0A; see `effects.Load3d`."""
+        """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0 or UB; see `effects.Load3d`.
+
+        `per_fractal`: cycles that replace `core.mte1.load3d_cycles`.
+        """
         fractals = dst.shape[0] * dst.shape[1]
-        cycles = cost.load3d_cycles(self.chip, fractals, window.stride_w, dst.dtype.itemsize)
+        cycles = cost.load3d_cycles(
+            self.chip, fractals, window.stride_w, dst.dtype.itemsize, per_fractal
+        )
         effect = None
         if self.functional:
-            effect = effects.Load3d(dst, src, window, first, rows, k_first, top)
+            effect = effects.Load3d(dst, src, window, first, rows, k_first, top, padding)
         issue = self.chip.core.scalar.load3d_interval
         tail = self.chip.core.mte1.tail
         return Instr(isa.Kind.LOCAL, Pipe.MTE1, "load3d", issue, cycles, tail, effect)
@@ -323,6 +339,22 @@ class Kernel:
         self._touch(dst)
         return Instr(isa.Kind.LOCAL, Pipe.V, "copy_l0c", self._issue, cycles, vec.tail, effect)
 
+    def ub_to_l0c(self, dst: Region, src: Region) -> Instr:
+        """V: UB → L0C (a bias that the cube sums on), on chips with the way back.
+
+        Raises:
+            KernelError: the chip has no such path.
+        """
+        rate = self.chip.core.vector.l0c_rate
+        if rate is None:
+            raise KernelError(
+                f"UB → L0C on {self.chip.name}", "chips with core.vector.l0c_rate", "add in FIXP"
+            )
+        vec = self.chip.core.vector
+        cycles = vec.head + -(-dst.nbytes // int(rate))
+        effect = effects.Copy(((dst, src),)) if self.functional else None
+        return Instr(isa.Kind.LOCAL, Pipe.V, "fill_l0c", self._issue, cycles, vec.tail, effect)
+
     # -- vector ----------------------------------------------------------------------------
 
     def vec(self, op: str, dst: Region, *srcs: Region, scalar: Any = None) -> Instr:
@@ -340,7 +372,18 @@ class Kernel:
         cycles = cost.vector_cycles(self.chip, spec.cost, bits, repeats, count)
         return self._vector(op, spec, cycles, count, dst, srcs, scalar)
 
-    def reduce(self, op: str, dst: Region, src: Region) -> Instr:
+    def select_bits(self, dst: Region, mask: Region, src: Region, pair: float) -> Instr:
+        """V: dst = src where the mask's bit is set (lowest first), else 0; flat regions.
+
+        One set-mask and select pair of `pair` cycles a repeat: the pair does not repeat.
+        """
+        bits = 8 * dst.dtype.itemsize
+        repeats, _ = cost.vector_repeats(self.chip, bits, dst, src)
+        cycles = self.chip.core.vector.head + ceil(repeats * pair)
+        spec = vector_ops.get("sel_bits")
+        return self._vector("sel_bits", spec, cycles, 1, dst, (mask, src), None)
+
+    def reduce(self, op: str, dst: Region, src: Region, *others: Region) -> Instr:
         """V: dst[…] = sum/max/min of src[…, L] over the last axis (vcadd, vcmax, vcmin).
 
         One whole-repeat reduction per repeat of the source; L should be at most one repeat.
@@ -349,7 +392,28 @@ class Kernel:
         bits = 8 * src.dtype.itemsize
         repeats, count = cost.vector_repeats(self.chip, bits, src)
         cycles = cost.vector_cycles(self.chip, spec.cost, bits, repeats, count)
-        return self._vector(op, spec, cycles, count, dst, (src,), None)
+        return self._vector(op, spec, cycles, count, dst, (src, *others), None)
+
+    def vec_by(
+        self, op: str, fn: Callable[..., Any], walked: Region, dst: Region, *srcs: Region,
+        per_repeat: float | None = None,
+    ) -> Instr:
+        """V: dst = fn(*srcs) at the cost of instruction `op` walking the region `walked`.
+
+        For what is not elementwise: accumulation into a held register row, bit masks.
+        `per_repeat`: cycles that replace the instruction's own, where the kernel knows better.
+        """
+        spec = vector_ops.VectorSpec(vector_ops.get(op).cost, fn)
+        bits = 8 * walked.dtype.itemsize
+        repeats, count = cost.vector_repeats(self.chip, bits, walked)
+        cycles = cost.vector_cycles(self.chip, spec.cost, bits, repeats, count)
+        if per_repeat is not None:
+            cycles = ceil(repeats * per_repeat) + self.chip.core.vector.head
+        return self._vector(op, spec, cycles, count, dst, srcs, None)
+
+    def barrier(self) -> None:
+        """pipe_barrier(V): the next vector instruction waits for all before it."""
+        self._dirty.append((0, self._capacity["UB"]))
 
     def _vector(
         self,

@@ -190,7 +190,7 @@ class MatMul(TileKernel):
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """See the module's text."""
         p = problem(args)
-        return _Body(k, p, tiling, share(p, tiling, block)).run()
+        return Body(k, p, tiling, share(p, tiling, block)).run()
 
 
 def _fills_padding(args: KernelArgs) -> bool:
@@ -300,8 +300,13 @@ def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     return max(body, unique / chip.hbm_rate) + exposed + fill + overhead
 
 
-class _Body:
-    """The program of one block."""
+class Body:
+    """The program of one block.
+
+    `seeded`: a tile does not start from nothing (see `begin`).
+    """
+
+    seeded = False
 
     def __init__(self, k: Kernel, p: Problem, t: Tiling, s: Share) -> None:
         self.k, self.p, self.t, self.s = k, p, t, s
@@ -319,7 +324,24 @@ class _Body:
         self.l0 = k.queue(
             "L0A", m0 * k0 * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * k0 * fractal)
         )
-        self.out = ep.CubeOutput(k, p.spec, p.out, (m0, n0), (s.n0, s.n))
+        self.out = self.output()
+
+    def output(self) -> ep.CubeOutput:
+        """What takes finished tiles to GM."""
+        p, t, s = self.p, self.t, self.s
+        return ep.CubeOutput(self.k, p.spec, p.out, (t["m0"], t["n0"]), (s.n0, s.n))
+
+    def begin(self, c: Region, col0: int) -> Iterator[Instr]:
+        """Prepares an L0C tile whose columns start at col0, if it does not start from nothing."""
+        yield from ()
+
+    def leave(self, n1: int, n_blocks: int, span: ep.TileSpan) -> Iterator[Instr]:
+        """A full tile on its way out: column blocks n1 … n1 + n_blocks."""
+        yield from self.out.drain(n1, n_blocks, self.p.n, span)
+
+    def read_l1(self, load: Instr) -> Iterator[Instr]:
+        """A load from L1 into L0A or L0B."""
+        yield load
 
     def run(self) -> Iterator[Instr]:
         """All tiles of the share; the resident operand's loop is outermost."""
@@ -330,14 +352,17 @@ class _Body:
         for b in k.loop(s.batches):
             for i in k.loop(outer):
                 if self.panel is not None:
-                    yield from self._load_panel(s.batch0 + b, i)
-                for j in k.loop(inner):
-                    mi, ni = (j, i) if t["resident"] == 2 else (i, j)
-                    yield from self._tile(s.batch0 + b, mi, ni)
+                    yield from self.load_panel(s.batch0 + b, i)
+                yield from self.line(s.batch0 + b, i, inner)
                 if self.panel is not None:
                     yield self.panel.free()
 
-    def _rows(self, mi: int) -> tuple[int, int]:
+    def line(self, batch: int, i: int, count: int) -> Iterator[Instr]:
+        """The tiles along one of the outer loop."""
+        for j in self.k.loop(count):
+            yield from self.tile(batch, *((j, i) if self.t["resident"] == 2 else (i, j)))
+
+    def rows(self, mi: int) -> tuple[int, int]:
         """First row and row count of m tile mi."""
         size = self.t["m0"] * 16
         return self.s.m0 + mi * size, min(size, self.s.m - mi * size)
@@ -346,8 +371,9 @@ class _Body:
         size = self.t["n0"] * 16
         return self.s.n0 + ni * size, min(size, self.s.n - ni * size)
 
-    def _load_a(self, alloc: Alloc, batch: int, mi: int, k0: int, kn: int) -> Instr:
-        m0, m = self._rows(mi)
+    def load_a(self, alloc: Alloc, batch: int, mi: int, k0: int, kn: int) -> Instr:
+        """K [k0, k0 + kn) of A for m tile mi."""
+        m0, m = self.rows(mi)
         if self.p.trans_a:
             return self.p.a.load(self.k, alloc, batch, k0, kn, m0, m)
         return self.p.a.load(self.k, alloc, batch, m0, m, k0, kn)
@@ -358,26 +384,29 @@ class _Body:
             return self.p.b.load(self.k, alloc, batch, n0, n, k0, kn)
         return self.p.b.load(self.k, alloc, batch, k0, kn, n0, n)
 
-    def _load_panel(self, batch: int, i: int) -> Iterator[Instr]:
+    def load_panel(self, batch: int, i: int) -> Iterator[Instr]:
+        """The resident operand's whole panel of tile i."""
         assert self.panel is not None
         alloc = yield from self.panel.alloc()
-        load = self._load_a if self.t["resident"] == 1 else self._load_b
+        load = self.load_a if self.t["resident"] == 1 else self._load_b
         yield load(alloc, batch, i, 0, self.p.k)
         yield self.panel.enque()
         yield self.panel.deque()
 
-    def _tile(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
+    def tile(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
+        """One L0C tile, from its loads to its way out."""
         k, p, t = self.k, self.p, self.t
-        (row0, rows), (col0, cols) = self._rows(mi), self._cols(ni)
+        (row0, rows), (col0, cols) = self.rows(mi), self._cols(ni)
         m_b, n_b = blocks(rows), blocks(cols)
         c_alloc = yield from self.out.queue.alloc()
         c = c_alloc.region((n_b, m_b, 16, 16), ep.F32)
         chunk = t["k1"] * 16
-        first = True
+        yield from self.begin(c, col0)
+        first = not self.seeded
         for kc in k.loop(blocks(p.k1, t["k1"])):
             k_start = kc * chunk
             k_len = min(chunk, p.k - k_start)
-            yield from self._load_chunk(batch, mi, ni, k_start, k_len)
+            yield from self.load_chunk(batch, mi, ni, k_start, k_len)
             yield self.l1.deque()
             kb = blocks(k_len)
             for ks in k.loop(blocks(kb, t["k0"])):
@@ -388,19 +417,20 @@ class _Body:
             yield self.l1.free()
         yield self.out.queue.enque()
         span = ep.TileSpan(batch, row0, rows, m_b * 16)
-        yield from self.out.drain(col0 // 16, n_b, p.n, span)
+        yield from self.leave(col0 // 16, n_b, span)
 
-    def _load_chunk(
+    def load_chunk(
         self, batch: int, mi: int, ni: int, k_start: int, k_len: int
     ) -> Iterator[Instr]:
+        """What is not resident of K [k_start, k_start + k_len)."""
         alloc = yield from self.l1.alloc()
         if self.t["resident"] == 0:
-            yield self._load_a(alloc, batch, mi, k_start, k_len)
+            yield self.load_a(alloc, batch, mi, k_start, k_len)
             yield self._load_b(self.l1.back_partner, batch, ni, k_start, k_len)
         elif self.t["resident"] == 1:
             yield self._load_b(alloc, batch, ni, k_start, k_len)
         else:
-            yield self._load_a(alloc, batch, mi, k_start, k_len)
+            yield self.load_a(alloc, batch, mi, k_start, k_len)
         yield self.l1.enque()
 
     def _step(
@@ -447,8 +477,8 @@ class _Body:
             return k.load_l0(l0b_tile(), src.permute(1, 0, 3, 2))
 
         key = (m_b, n_b, width)
-        yield k.memo(("l0a", *key), load_a)
-        yield k.memo(("l0b", *key), load_b)
+        for name, load in (("l0a", load_a), ("l0b", load_b)):
+            yield from self.read_l1(k.memo((name, *key), load))
         yield self.l0.enque()
         yield self.l0.deque()
         yield k.memo(("mmad", *key), lambda: k.mmad(c, l0a_tile(), l0b_tile(), not first))

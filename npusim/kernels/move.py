@@ -1,4 +1,4 @@
-"""Move: operators that only copy elements (Concat, Split, Slice, Pad, Expand, Tile, reshapes).
+"""Move: operators that only copy elements: Concat, Split, Slice, Pad, Expand, Tile, MemSet, …
 
 What ONNX passes as constant inputs, a launch carries as attributes: Slice `starts`, `ends`,
 `axes`, `steps`; Pad `pads`, `axes`, `value`. Expand, Tile and Split follow from the shapes.
@@ -18,7 +18,7 @@ from npusim.program.kernel import KernelArgs, kernel
 from npusim.program.region import GM, Region
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
-_OPS = ("Concat", "Split", "Slice", "Pad", "Expand", "Tile", *_RESHAPES)
+_OPS = ("Concat", "Split", "Slice", "Pad", "Expand", "Tile", "MemSet", *_RESHAPES)
 
 
 def _operand(args: KernelArgs, index: int) -> Region:
@@ -124,7 +124,13 @@ def _reshape(args: KernelArgs) -> list[Job]:
     )
 
 
+def _mem_set(args: KernelArgs) -> list[Job]:
+    y = _operand(args, 0)
+    return job(y, None, bits_of(dict(args.attrs).get("value") or 0, y.dtype))
+
+
 _BUILDERS = {
+    "MemSet": _mem_set,
     "Concat": _concat,
     "Split": _split,
     "Slice": _slice,
@@ -151,6 +157,8 @@ class Move(StridedKernel):
             return f"operator {args.op_type}"
         if args.op_type in ("Concat", "Split"):
             return _refuse_blocked(args)
+        if args.op_type == "MemSet":
+            return ""
         specs = [args.operands[0], args.outputs[0]]
         blocked = any(s.layout is not Layout.ND for s in specs)
         same = specs[0].shape == specs[1].shape and specs[0].layout is specs[1].layout

@@ -282,13 +282,13 @@ def slot_limit(jobs: Sequence[Job], chip: ChipSpec) -> int:
 
 
 def layout_of(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> TiledLaunch:
-    """The grids and block dim of a tiling ("tile": bytes that a tile aims at)."""
+    """A tiling's grids and block dim ("tile": bytes that a tile aims at; "blocks": at most)."""
     limit = min(tiling["tile"], slot_limit(jobs, chip))
     chunks = [chunk_of(j, limit) for j in jobs]
     cut = tuple(g for j, c in zip(jobs, chunks, strict=True) for g in grids(j, c))
     slot = max((g.job.slot_bytes(g.chunk) for g in cut), default=0)
     tiles = sum(prod(g.counts) for g in cut)
-    return TiledLaunch(cut, slot, max(1, min(chip.vector_cores(), tiles)))
+    return TiledLaunch(cut, slot, max(1, min(tiling["blocks"], tiles)))
 
 
 def tilings(jobs: Sequence[Job], chip: ChipSpec) -> Iterator[Tiling]:
@@ -303,7 +303,7 @@ def tilings(jobs: Sequence[Job], chip: ChipSpec) -> Iterator[Tiling]:
         tile = min(limit, max(MIN_BYTES, -(-total // (cores * n))))
         if tile not in seen:
             seen.add(tile)
-            yield {"tile": tile}
+            yield {"tile": tile, "blocks": cores}
 
 
 def estimate(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> float:

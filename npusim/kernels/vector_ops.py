@@ -31,6 +31,15 @@ def _select(mask: Array, a: Array, b: Array) -> Array:
     return np.where(mask != 0, a, b)
 
 
+def _select_bits(mask: Array, a: Array) -> Array:
+    bits = np.unpackbits(mask.reshape(-1), count=a.size, bitorder="little")
+    return np.where(bits.reshape(a.shape), a, np.zeros((), a.dtype))
+
+
+def _bits_of(bits: Array, like: Array) -> Array:
+    return np.unpackbits(bits, axis=-1, bitorder="little").reshape(like.shape)
+
+
 _SPECS: dict[str, VectorSpec] = {
     "add": VectorSpec("binary", np.add),
     "sub": VectorSpec("binary", np.subtract),
@@ -67,6 +76,7 @@ _SPECS: dict[str, VectorSpec] = {
     "gt": VectorSpec("compare", np.greater),
     "ge": VectorSpec("compare", np.greater_equal),
     "sel": VectorSpec("select", _select),
+    "sel_bits": VectorSpec("select", _select_bits),
     "transpose": VectorSpec("transpose", lambda x: x),
     "brcb": VectorSpec("transpose", lambda x: x),  # one element into a 32 B block each
     "gather": VectorSpec("gather", lambda x: x),
@@ -75,6 +85,13 @@ _SPECS: dict[str, VectorSpec] = {
     "cmin": VectorSpec("reduce", lambda x: x.min(axis=-1)),
     "cgadd": VectorSpec("group_reduce", lambda x: x.sum(axis=-1)),
     "cgmax": VectorSpec("group_reduce", lambda x: x.max(axis=-1)),
+    # a whole repeat onto a destination that stays; a compare that packs its bits
+    "accumulate": VectorSpec("binary", lambda x: x.sum(axis=0)),
+    "pack_positive": VectorSpec("compare", lambda x: np.packbits(x > 0, bitorder="little")),
+    "pack_equal": VectorSpec(
+        "compare", lambda x, y: np.packbits(x == y, axis=-1, bitorder="little")
+    ),
+    "select_bits": VectorSpec("select", lambda x, bits: np.where(_bits_of(bits, x), x, 0)),
     "cgmin": VectorSpec("group_reduce", lambda x: x.min(axis=-1)),
 }
 

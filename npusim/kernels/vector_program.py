@@ -8,6 +8,7 @@ per-row element fills one 32 B block that is read with block stride 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """A finished program: steps in order, the operands it loads, its result.
+    """A finished program: steps in order, the operands it loads, its results in order.
 
     `slots` maps each full intermediate value to a register; `registers` are the bytes per
     element of each register.
@@ -68,7 +69,7 @@ class Program:
 
     steps: tuple[Step, ...]
     loads: tuple[Value, ...]
-    result: Value
+    results: tuple[Value, ...]
     slots: dict[Value, int]
     registers: tuple[int, ...]
 
@@ -214,23 +215,28 @@ class Builder:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def finish(self, result: Value, dtype: np.dtype) -> Program:
-        """The program whose result is written in `dtype`."""
-        if result.is_mask:
-            result = self.to_bool(result)
-        result = self.conv(result, dtype)
-        whole = (True,) * self._rank
-        if result.operand >= 0 or not result.full:
-            result = self._emit("copy", whole, (self.spread(result, whole),), None, dtype)
-        steps = _live(self._steps, result)
+    def finish(self, results: Sequence[Value], dtypes: Sequence[np.dtype]) -> Program:
+        """The program whose results are written in `dtypes`."""
+        done: list[Value] = []
+        for result, dtype in zip(results, dtypes, strict=True):
+            done.append(self._final(result, dtype, done))
+        steps = _live(self._steps, done)
         loads = dict.fromkeys(s for step in steps for s in step.srcs if s.operand >= 0)
-        slots, registers = _allocate(steps, result)
-        return Program(tuple(steps), tuple(loads), result, slots, registers)
+        slots, registers = _allocate(steps, done)
+        return Program(tuple(steps), tuple(loads), tuple(done), slots, registers)
+
+    def _final(self, result: Value, dtype: np.dtype, taken: Sequence[Value]) -> Value:
+        """A result in its stored type, as large as the tile and in a place of its own."""
+        result = self.conv(self.to_bool(result), dtype)
+        whole = (True,) * self._rank
+        if result.operand >= 0 or not result.full or result in taken:
+            result = self._emit("copy", whole, (self.spread(result, whole),), None, dtype)
+        return result
 
 
-def _live(steps: list[Step], result: Value) -> list[Step]:
-    """The steps that the result depends on."""
-    wanted, kept = {result}, []
+def _live(steps: list[Step], results: Sequence[Value]) -> list[Step]:
+    """The steps that the results depend on."""
+    wanted, kept = set(results), []
     for step in reversed(steps):
         if step.dst in wanted:
             kept.append(step)
@@ -238,7 +244,9 @@ def _live(steps: list[Step], result: Value) -> list[Step]:
     return kept[::-1]
 
 
-def _allocate(steps: list[Step], result: Value) -> tuple[dict[Value, int], tuple[int, ...]]:
+def _allocate(
+    steps: list[Step], results: Sequence[Value]
+) -> tuple[dict[Value, int], tuple[int, ...]]:
     """Registers of full intermediates, reused after the last use (by width of element)."""
     last = {s: i for i, step in enumerate(steps) for s in step.srcs}
     slots: dict[Value, int] = {}
@@ -249,7 +257,7 @@ def _allocate(steps: list[Step], result: Value) -> tuple[dict[Value, int], tuple
             if s in slots and last[s] == i:
                 free.setdefault(s.dtype.itemsize, []).append(slots[s])
         dst = step.dst
-        if dst is result or not dst.full:
+        if dst in results or not dst.full:
             continue
         pool = free.get(dst.dtype.itemsize)
         if pool:

@@ -148,8 +148,8 @@ def _periods(before: _Snapshot, now: _Snapshot) -> int:
     for old, new in zip(before.cores, now.cores, strict=True):
         moving = _moving_loop(old.loops, new.loops)
         if moving is None:
-            if new.loops:
-                return 0  # a core stands still in a loop: not a period
+            if new.loops or new.instructions != old.instructions:
+                return 0  # it stands still in a loop, or goes on outside of one: not a period
             continue
         loop, step = moving
         if step <= 0:

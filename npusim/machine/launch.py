@@ -57,6 +57,7 @@ def time_launch(
     fold: bool = True,
     spans: bool = False,
     coupled: bool = True,
+    waves: int = 1,
 ) -> LaunchResult:
     """Time a launch; nothing is computed.
 
@@ -67,6 +68,7 @@ def time_launch(
         coupled: simulate unequal classes of blocks together. False lets each class see the
             memory as if all cores were like it: quicker, since a class alone repeats itself
             and folds; the classes of one kernel differ by a ragged tile at most.
+        waves: rounds in which the blocks run one after the other; only uncoupled.
 
     Raises:
         DeadlockError: pipes wait for each other.
@@ -83,7 +85,9 @@ def time_launch(
     if engine == "fast":
         fold = fold and not spans
         cores = list(zip(contexts, programs, weights, strict=True))
-        groups = [cores] if coupled else [[(k, p, plan.block_dim)] for k, p, _ in cores]
+        groups = [cores] if coupled else [
+            [(k, p, -(-plan.block_dim // waves))] for k, p, _ in cores
+        ]
         stats: list[CoreStats] = []
         events = 0
         for group in groups:
@@ -94,7 +98,7 @@ def time_launch(
             events += board.events
         for s, weight in zip(stats, weights, strict=True):
             s.weight = weight
-        return launch_result(name, chip, plan, state, stats, events)
+        return launch_result(name, chip, plan, state, stats, events, waves)
     env = simpy.Environment()
     shared = SharedMemory(env, chip)
     models = [
@@ -159,8 +163,9 @@ def launch_result(
     state: GmState,
     stats: Sequence[CoreStats],
     events: int,
+    waves: int = 1,
 ) -> LaunchResult:
-    """Check a launch's accounts and sum them up.
+    """Check a launch's accounts and sum them up; every wave takes as long as one.
 
     Raises:
         AccountingError: time or bytes do not close, or a rate is above its peak.
@@ -188,7 +193,7 @@ def launch_result(
         )
     hbm = sum(state.share(o) * n for o, n in moved.items())
     l2 = sum(moved.values())
-    cycles = max((s.cycles for s in stats), default=0)
+    cycles = waves * max((s.cycles for s in stats), default=0)
     _check_peak(name, "HBM", hbm, chip.hbm_rate, cycles)
     _check_peak(name, "L2", l2, chip.l2_rate, cycles)
     return LaunchResult(cycles, tuple(stats), hbm, l2, events)

@@ -16,6 +16,13 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     reduction,
     resize,
     shaping,
+    training_batchnorm,
+    training_conv,
+    training_elementwise,
+    training_masks,
+    training_optimizer,
+    training_pool,
+    training_rows,
 )
 from npusim.ops.registry import (
     Arrays,

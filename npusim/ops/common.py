@@ -125,6 +125,7 @@ def elementwise(
             return Work(vector_ops=passes * out[0].size)
 
     Elementwise.__name__ = Elementwise.__qualname__ = op_type
+    Elementwise.__module__ = str(getattr(fn, "__module__", __name__))
     Elementwise.__doc__ = f"{op_type}: {passes} vector operation(s) per element."
     Elementwise.attrs = attrs or {}
     Elementwise.elementwise = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +19,7 @@ from npusim.profiling.summary import (
     type_use,
     within_limits,
 )
+from npusim.profiling.tables import table as _table
 from npusim.profiling.text import (
     bar,
     duration,
@@ -106,19 +106,6 @@ def _print_lines(console: Console, lines: Lines) -> None:
     for label, text in lines:
         table.add_row(label, Text(text))
     console.print(table, "")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption_justify="left",
-        caption_style="dim",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
 
 
 def _header(result: RunResult) -> Lines:

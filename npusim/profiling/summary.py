@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from npusim.timeline import PIPES, OpRecord, RunResult, TensorCheck, Timeline
+from npusim.timeline import PIPES, OpRecord, RunResult, Timeline
 
 MIN_COSINE = 0.999  #: of an output with its reference, in fp16 and bf16
 MAX_REL_ERR = 1e-4  #: of an output against its reference, in fp32

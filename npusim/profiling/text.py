@@ -18,6 +18,11 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
 
 
+def signed(value: float) -> str:
+    """0.1234 → "+12.3 %", 5.35 → "+535 %"."""
+    return f"{100 * value:+.{1 if abs(value) < 1 else 0}f} %"
+
+
 def bar(value: float, width: int) -> str:
     """A share as a bar of `width` characters; anything above nothing shows."""
     filled = min(width, math.ceil(value * width - 0.5)) if value > 0 else 0

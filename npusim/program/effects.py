@@ -57,6 +57,30 @@ class AtomicAdd:
 
 
 @dataclass(slots=True)
+class ScatterAdd:
+    """Add a UB row into the row of `table` (V, width) that `index` (1,) names."""
+
+    table: Region
+    src: Region
+    index: Region
+
+    def read(self, memory: CoreMemory) -> tuple[int, Array]:
+        """The index and the addend; an index out of range is an error of the program's input."""
+        index = int(memory.view(self.index)[0])
+        if not 0 <= index < self.table.shape[0]:
+            raise KernelError(
+                f"segment {index} of {self.table.shape[0]}",
+                f"0 … {self.table.shape[0] - 1}",
+                "correct the indices that the model is given",
+            )
+        return index, memory.view(self.src).copy()
+
+    def write(self, memory: CoreMemory, values: tuple[int, Array]) -> None:
+        """Accumulate."""
+        memory.view(self.table)[values[0]] += values[1]
+
+
+@dataclass(slots=True)
 class GatherRows:
     """dst (outer, n, width) = the rows of table (outer, V, width) that indices (n) name.
 
@@ -119,7 +143,11 @@ class Mmad:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The img2col window of a load3d: kernel, stride, dilation, padding, input and output size."""
+    """The img2col window of a load3d: kernel, stride, dilation, padding, input and output size.
+
+    `spread_h`, `spread_w`: the window walks an image with spread-1 zeros between its pixels (the
+    dilated gradient of a strided convolution); pads and positions count the zeros too.
+    """
 
     kh: int
     kw: int
@@ -132,6 +160,8 @@ class Window:
     height: int
     width: int
     out_width: int
+    spread_h: int = 1
+    spread_w: int = 1
 
 
 @dataclass(slots=True)
@@ -140,7 +170,8 @@ class Load3d:
 
     dst rows are output positions `first` … in row-major (ho, wo) order, `rows` of them valid;
     dst K blocks are `k_first` … in (C1, kh, kw) order. Row 0 of src is input row `top` (may be
-    negative in the image's coordinates: padding). Positions outside the image read as zero.
+    negative in the image's coordinates: padding). Positions outside the image read as
+    `padding`.
     """
 
     dst: Region
@@ -150,6 +181,7 @@ class Load3d:
     rows: int
     k_first: int
     top: int
+    padding: float = 0.0
 
     def read(self, memory: CoreMemory) -> Array:
         """The gathered fractals."""
@@ -163,13 +195,15 @@ class Load3d:
         ih = ih + (ki // w.kw * w.dilation_h)[None, :]
         iw = pos[:, None] % w.out_width * w.stride_w - w.pad_left
         iw = iw + (ki % w.kw * w.dilation_w)[None, :]
-        ok = (ih >= 0) & (ih < w.height) & (iw >= 0) & (iw < w.width)
+        ok = (ih % w.spread_h == 0) & (iw % w.spread_w == 0)
+        ih, iw = ih // w.spread_h, iw // w.spread_w
+        ok &= (ih >= 0) & (ih < w.height) & (iw >= 0) & (iw < w.width)
         ok &= (np.arange(m1 * m0) < self.rows)[:, None]
         row = ih - self.top
         # A position that is valid but not in L1 is a kernel bug: let numpy raise on it.
         row, iw = np.where(ok, row, 0), np.where(ok, iw, 0)
         out = src[c1[None, :], row, iw]
-        out = np.where(ok[..., None], out, np.zeros((), out.dtype))
+        out = np.where(ok[..., None], out, np.asarray(self.padding, out.dtype))
         return out.reshape(m1, m0, k1, c0).transpose(0, 2, 1, 3)
 
     def write(self, memory: CoreMemory, values: Array) -> None:

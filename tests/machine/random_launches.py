@@ -6,6 +6,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import random_training_launches
+
 import npusim.kernels
 import npusim.kernels.conv_vector
 import npusim.kernels.matmul_vector  # noqa: F401
@@ -17,7 +19,8 @@ F16, F32 = DType.FLOAT16, DType.FLOAT32
 ND, NZ, NC, FZ = Layout.ND, Layout.FRACTAL_NZ, Layout.NC1HWC0, Layout.FRACTAL_Z
 Maker = Callable[[Random, int], KernelArgs]
 
-MAKERS: dict[str, Maker] = {}  #: kernel → fn(random numbers, size: about the elements of a side)
+#: kernel → fn(random numbers, size: about the elements of a side)
+MAKERS: dict[str, Maker] = dict(random_training_launches.MAKERS)
 
 
 def _maker(name: str) -> Callable[[Maker], Maker]:
@@ -79,6 +82,23 @@ def _matmul(rng: Random, size: int) -> KernelArgs:
     return _product(rng, 2 * size, rng.choice([F16, F16, F32]), (ND, NZ))
 
 
+@_maker("LibraryMatMul")
+def _library_matmul(rng: Random, size: int) -> KernelArgs:
+    lead = (rng.randint(2, 9),) if rng.random() < 0.3 else ()
+    m, k, n = (16 * rng.randint(1, size // 2) for _ in range(3))
+    ta = rng.randint(0, 1)
+    a = OperandSpec((*lead, *((k, m) if ta else (m, k))), F16, NZ)
+    b, y = OperandSpec((*lead, k, n), F16, NZ), OperandSpec((*lead, m, n), F16, NZ)
+    bias = OperandSpec((n,), F16) if rng.random() < 0.5 else None
+    steps: tuple[EpilogueStep, ...] = rng.choice([
+        (), (EpilogueStep("Relu"),), (EpilogueStep("Add", 3),),
+        (EpilogueStep("Gelu", None, (("approximate", "tanh"),)),),
+    ])  # fmt: skip
+    inputs = (a, b, bias, y if steps and steps[0].operand else None)
+    kept = (y,) if steps and rng.random() < 0.5 else ()
+    return launch("MatMul", inputs, y, *kept, epilogue=steps, transA=ta)
+
+
 @_maker("MatMulVector")
 def _matmul_vector(rng: Random, size: int) -> KernelArgs:
     return _product(rng, size, F32, (ND,))
@@ -115,6 +135,49 @@ def _conv2d(rng: Random, size: int) -> KernelArgs:
 @_maker("ConvVector")
 def _conv_vector(rng: Random, size: int) -> KernelArgs:
     return _conv(rng, size // 2, F32, size)
+
+
+def _layer(rng: Random, size: int) -> tuple[OperandSpec, OperandSpec, OperandSpec, dict[str, Any]]:
+    """X, W, Y and the window of a convolution in fp16."""
+    args = _conv(rng, size // 2, F16, 2 * size)
+    x, w = args.inputs[:2]
+    assert x is not None and w is not None
+    window = {name: args.attr(name) for name in ("strides", "pads")}
+    return x, w, args.outputs[0], window
+
+
+@_maker("Conv2DBNTrainingReduce")
+def _conv_bn(rng: Random, size: int) -> KernelArgs:
+    x, w, y, window = _layer(rng, size)
+    sums = OperandSpec((1, y.shape[1], 1, 1), F32, NC)
+    return launch("FusionOp_Conv2D_BNTrainingReduce", (x, w), y, sums, sums, **window)
+
+
+@_maker("Conv2DBackpropInput")
+def _input_gradient(rng: Random, size: int) -> KernelArgs:
+    x, w, y, window = _layer(rng, size)
+    n, c, *image = x.shape
+    bits = OperandSpec((n, -(-c // 16), *image, 2), DType.UINT8)
+    op, fused = rng.choice([
+        ("", ()), ("ReluGradV2", (bits,)), ("AddN_ReluGradV2", (x, bits)),
+    ])  # fmt: skip
+    op = f"FusionOp_Conv2DBackpropInput_{op}" if op else "Conv2DBackpropInput"
+    return launch(op, (y, w, *fused), x, input_size=x.shape[2:], **window)
+
+
+@_maker("Conv2DBackpropFilter")
+def _filter_gradient(rng: Random, size: int) -> KernelArgs:
+    x, w, y, window = _layer(rng, size)
+    dw = OperandSpec(w.shape, F32, FZ)
+    return launch("Conv2DBackpropFilter", (y, x), dw, kernel_shape=w.shape[2:], **window)
+
+
+@_maker("FusedDbnDw")
+def _bn_and_filter_gradient(rng: Random, size: int) -> KernelArgs:
+    x, w, y, window = _layer(rng, size)
+    stats = [OperandSpec((1, y.shape[1], 1, 1), F32, NC)] * 5
+    dw = OperandSpec(w.shape, F32, FZ)
+    return launch("FusedDbnDw", (x, y, y, *stats), y, dw, kernel_shape=w.shape[2:], **window)
 
 
 # -- windows over images ----
@@ -224,6 +287,22 @@ def _move(rng: Random, size: int) -> KernelArgs:
     return launch(
         "Pad", (x,), out, mode="constant", pads=(*before, *[0] * len(shape)), value=0.0
     )
+
+
+@_maker("BitMask")
+def _bit_mask(rng: Random, size: int) -> KernelArgs:
+    n = rng.randint(1, 20 * size * size)
+    x, mask = OperandSpec((n,), rng.choice([F16, F32])), OperandSpec((-(-n // 8),), DType.UINT8)
+    if rng.random() < 0.5:
+        return launch("ReluGradV2", (x, mask), x)
+    return launch("DropOutDoMask", (x, mask, OperandSpec((1,), x.dtype)), x)
+
+
+@_maker("SumAll")
+def _sum_all(rng: Random, size: int) -> KernelArgs:
+    x = OperandSpec((rng.randint(1, 20 * size * size),), rng.choice([F16, F32]))
+    kind = rng.choice(["ReduceSum", "ReduceMean", "SquareSumV1"])
+    return launch(kind, (x,), OperandSpec((1,), x.dtype))
 
 
 @_maker("Transpose")

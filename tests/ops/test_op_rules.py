@@ -45,7 +45,13 @@ BINARY |= {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 BINARY |= {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 
 
-@pytest.mark.parametrize("name", [n for n in operator_names() if get_operator(n).elementwise])
+def _elementwise() -> list[str]:
+    """The elementwise operators of ONNX; CANN's own are checked with their kernels."""
+    found = {n: get_operator(n) for n in operator_names()}
+    return [n for n, o in found.items() if o.elementwise and ".training_" not in o.__module__]
+
+
+@pytest.mark.parametrize("name", _elementwise())
 def test_elementwise_operators_serve_any_rank(name: str) -> None:
     """The executor runs them on storage arrays of other ranks: the numbers must be the same."""
     kind = np.bool_ if name in ("Not", "And", "Or", "Xor") else np.float32

@@ -1,7 +1,17 @@
 """Replay of profiles recorded on real chips. Importing registers the builders of all families."""
 
 import npusim.kernels  # noqa: F401  (registers the kernels)
-from npusim.explore.replay import rows_matrix  # noqa: F401  (registers the builders)
+from npusim.explore.replay import (  # noqa: F401  (registers the builders)
+    rows_conv,
+    rows_elementwise,
+    rows_indexed,
+    rows_matrix,
+    rows_move,
+    rows_norm,
+    rows_optimizer,
+    rows_pool,
+    rows_softmax,
+)
 from npusim.explore.replay.launches import Launch, known_types, launch_of, replays
 from npusim.explore.replay.replay import Replay, ReplayRow, plan_for, replay, time_waves
 

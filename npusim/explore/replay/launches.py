@@ -17,10 +17,14 @@ from npusim.program.kernel import KernelArgs, OperandSpec
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel by name, with what it computes."""
+    """A kernel by name, with what it computes.
+
+    `in_place`: (output, input) pairs of operand indices that share memory.
+    """
 
     kernel: str
     args: KernelArgs
+    in_place: tuple[tuple[int, int], ...] = ()
 
 
 Builder = Callable[[RecordedOp], Launch]

@@ -1,8 +1,8 @@
-"""Matrix products and convolutions of a profile."""
+"""Matrix products of a profile."""
 
 from __future__ import annotations
 
-from npusim.explore.replay.launches import Launch, filter_operand, operand, replays
+from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp
 from npusim.ir import EpilogueStep
 from npusim.ir.layout import Layout
@@ -25,7 +25,7 @@ def _transposes(a: OperandSpec, b: OperandSpec, out: OperandSpec) -> tuple[int, 
 
 
 def _product(op: RecordedOp, steps: tuple[str, ...]) -> Launch:
-    """A, B[, bias][, operands of the steps] → C."""
+    """A, B[, bias][, operands of the steps] → C[, D]: with D, C is what the steps begin with."""
     a, b, out = operand(op.inputs[0]), operand(op.inputs[1]), operand(op.outputs[0])
     if len(a.shape) == 1 or len(b.shape) == 1:
         raise ValueError("a vector operand")
@@ -34,19 +34,42 @@ def _product(op: RecordedOp, steps: tuple[str, ...]) -> Launch:
     bias = None
     if rest and len(rest[0].shape) == 1 and rest[0].layout is Layout.ND:
         bias = rest.pop(0)
+        b, out = _unpadded(b, tb, bias.shape[0]), _unpadded(out, 0, bias.shape[0])
     inputs: list[OperandSpec | None] = [a, b, bias]
     epilogue = []
     for step in steps:
-        if step == "Relu":
-            epilogue.append(EpilogueStep("Relu"))
-        elif step == "Scale":  # by a scalar: free in the conversion out of L0C
-            rest = rest[1:]
+        if step in UNARY:
+            epilogue.append(EpilogueStep(step, None, UNARY[step]))
+        elif rest[0].shape == ():  # a scalar, which the kernel reads once
+            epilogue.append(EpilogueStep(step, None, (("const1", 1.0),)))
+            rest.pop(0)
         else:
-            other = rest.pop(0)
-            inputs.append(other)
+            inputs.append(rest.pop(0))
             epilogue.append(EpilogueStep(step, len(inputs) - 1))
     attrs = (("transA", ta), ("transB", tb))
-    return Launch("MatMul", KernelArgs("MatMul", tuple(inputs), (out,), attrs, tuple(epilogue)))
+    outputs = (out, *(OperandSpec(out.shape, o.dtype, o.layout) for o in _others(op)))
+    args = KernelArgs("MatMul", tuple(inputs), outputs, attrs, tuple(epilogue))
+    return Launch("LibraryMatMul", args)
+
+
+def _others(op: RecordedOp) -> list[OperandSpec]:
+    return [operand(t) for t in op.outputs[1:]]
+
+
+def _unpadded(spec: OperandSpec, rows: int, n: int) -> OperandSpec:
+    """A fractal operand whose N (its rows, or its columns) is n, as the bias tells.
+
+    Raises:
+        ValueError: n is not what the fractals can hold.
+    """
+    shape = list(spec.shape)
+    axis = -2 if rows else -1
+    if spec.layout is not Layout.FRACTAL_NZ or shape[axis] == n:
+        return spec
+    if not shape[axis] - 16 < n < shape[axis]:
+        raise ValueError(f"a bias of {n} for {shape[axis]} columns")
+    shape[axis] = n
+    return OperandSpec(tuple(shape), spec.dtype, spec.layout)
 
 
 @replays("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
@@ -55,10 +78,46 @@ def matmul(op: RecordedOp) -> Launch:
     return _product(op, ())
 
 
+#: Unary steps by the suffix of the fused type, with their attributes.
+UNARY: dict[str, tuple[tuple[str, object], ...]] = {
+    "Relu": (), "Tanh": (), "Gelu": (("approximate", "tanh"),),
+}  # fmt: skip
+
+
 @replays("FusionOp_MatMul_ReLU")
 def matmul_relu(op: RecordedOp) -> Launch:
     """A product with bias and ReLU."""
     return _product(op, ("Relu",))
+
+
+@replays("FusionOp_MatMul_Tanh")
+def matmul_tanh(op: RecordedOp) -> Launch:
+    """A product with bias and Tanh."""
+    return _product(op, ("Tanh",))
+
+
+@replays("FusionOp_MatMul_GeLU")
+def matmul_gelu(op: RecordedOp) -> Launch:
+    """A product with bias, kept for the gradient, and its GeLU."""
+    return _product(op, ("Gelu",))
+
+
+@replays("FusionOp_MatMul_GeLUGrad")
+def matmul_gelu_grad(op: RecordedOp) -> Launch:
+    """A product as the gradient of a GeLU, whose input and output follow."""
+    return _product(op, ("GeluGrad",))
+
+
+@replays("FusionOp_MatMul_Mul")
+def matmul_mul(op: RecordedOp) -> Launch:
+    """A weight gradient scaled by a scalar, or multiplied by a tensor beside the gradient."""
+    return _product(op, ("Mul",))
+
+
+@replays("FusionOp_BatchMatMul_FusedMulAdd")
+def matmul_mul_add(op: RecordedOp) -> Launch:
+    """Attention scores: scaled, plus a mask row."""
+    return _product(op, ("Mul", "Add"))
 
 
 @replays("FusionOp_MatMul_AddN")
@@ -66,37 +125,3 @@ def matmul_addn(op: RecordedOp) -> Launch:
     """A product plus one tensor or more."""
     extra = len(op.inputs) - 2
     return _product(op, ("Add",) * extra)
-
-
-@replays("Conv2D")
-def conv2d(op: RecordedOp) -> Launch:
-    """A convolution; stride and padding are read off the sizes."""
-    x, out = operand(op.inputs[0]), operand(op.outputs[0])
-    w = filter_operand(op.inputs[1], op.inputs[0])
-    co = out.shape[1]
-    w = OperandSpec((co, *w.shape[1:]), w.dtype, w.layout)
-    attrs = conv_attrs(x.shape[2:], out.shape[2:], w.shape[2:])
-    return Launch("Conv2D", KernelArgs("Conv", (x, w), (out,), attrs))
-
-
-def conv_attrs(
-    size: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...]
-) -> tuple[tuple[str, object], ...]:
-    """Strides and pads that take `size` to `out`: the smallest stride, pads spread evenly.
-
-    Raises:
-        ValueError: no stride up to 4 does.
-    """
-    strides, begin, end = [], [], []
-    for n, o, k in zip(size, out, kernel, strict=True):
-        for stride in range(1, 5):
-            total = (o - 1) * stride + k - n
-            if -stride < total <= 2 * (k - 1):
-                strides.append(stride)
-                begin.append(max(0, total) // 2)
-                end.append(max(0, total) - max(0, total) // 2)
-                break
-        else:
-            raise ValueError(f"no window of {k} takes {n} to {o}")
-    pads = (*begin, *end)
-    return (("group", 1), ("pads", pads), ("strides", tuple(strides)))

@@ -33,6 +33,9 @@ class RecordedOp:
         block_dim: blocks it ran on; 0 when the profile does not say.
         count: launches that the row stands for; measured_us: time of one of them.
         start_us: when it began, None when the profile keeps no order in time.
+        device: the chip it ran on, as the profile names it; "" when the profile does not say.
+        core_time_only: measured_us is the cores' own time, without the launch.
+        source: where the figure was published, "" for a user's own profile.
     """
 
     net: str
@@ -45,3 +48,15 @@ class RecordedOp:
     count: int
     measured_us: float
     start_us: float | None = None
+    device: str = ""
+    core_time_only: bool = False
+    source: str = ""
+
+    @property
+    def shapes(self) -> str:
+        """Device shapes as one line: "32,3,224,224; 64,3,7,7 → 32,64,112,112"."""
+        inputs, outputs = (
+            "; ".join(",".join(map(str, t.shape)) or "()" for t in ts)
+            for ts in (self.inputs, self.outputs)
+        )
+        return f"{inputs} → {outputs}"

@@ -1,0 +1,70 @@
+"""What the commands share: exit codes, errors, the console, progress bars, options."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from npusim.errors import NpusimError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from npusim.api import Progress
+
+EXIT_OK, EXIT_CHECK_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+class UsageError(NpusimError):
+    """The command line itself is wrong."""
+
+
+@contextlib.contextmanager
+def progress_bars(shown: bool) -> Iterator[Progress | None]:
+    """A progress callback that draws bars on stderr while the block runs; None when not shown."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        stages: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in stages:
+                stages[stage] = bars.add_task(stage)
+            bars.update(stages[stage], completed=done, total=total)
+
+        yield report
+
+
+def console() -> Console:
+    """Where results go: plain and `REPORT_WIDTH` wide when it is no terminal."""
+    from rich.console import Console
+
+    from npusim.profiling.report import REPORT_WIDTH
+
+    found = Console(highlight=False)
+    if not found.is_terminal:
+        found.width = REPORT_WIDTH
+    return found
+
+
+def add_set(parser: argparse._ActionsContainer) -> None:
+    """The option that changes a key of the chip."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="change a key of the chip, e.g. hbm.bandwidth=2.4TB/s (repeatable)",
+    )  # fmt: skip
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value

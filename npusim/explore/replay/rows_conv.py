@@ -1,0 +1,91 @@
+"""Convolutions of a profile, their gradients and fused forms."""
+
+from __future__ import annotations
+
+from npusim.explore.replay.launches import Launch, filter_operand, operand, replays
+from npusim.frontends.recorded import RecordedOp, RecordedTensor
+from npusim.program.kernel import KernelArgs, OperandSpec
+
+Attrs = tuple[tuple[str, object], ...]
+
+
+@replays("Conv2D")
+def conv2d(op: RecordedOp) -> Launch:
+    """A convolution; stride and padding are read off the sizes."""
+    x, w, out, attrs = _forward(op)
+    return Launch("Conv2D", KernelArgs("Conv", (x, w), (out,), (("group", 1), *attrs)))
+
+
+@replays("FusionOp_Conv2D_BNTrainingReduce")
+def conv_bn(op: RecordedOp) -> Launch:
+    """A convolution with BN's sums."""
+    x, w, out, attrs = _forward(op)
+    sums = tuple(operand(t) for t in op.outputs[1:3])
+    return Launch("Conv2DBNTrainingReduce", KernelArgs(op.op_type, (x, w), (out, *sums), attrs))
+
+
+@replays(
+    "Conv2DBackpropInput",
+    "FusionOp_Conv2DBackpropInput_ReluGradV2",
+    "FusionOp_Conv2DBackpropInput_AddN_ReluGradV2",
+)
+def input_gradient(op: RecordedOp) -> Launch:
+    """dY, W, what is fused → dX."""
+    dy, dx = operand(op.inputs[0]), operand(op.outputs[0])
+    w = filter_operand(op.inputs[1], op.outputs[0])
+    attrs = conv_attrs(dx.shape[2:], dy.shape[2:], w.shape[2:])
+    fused = tuple(operand(t) for t in op.inputs[2:])
+    attrs = (("input_size", dx.shape[2:]), *attrs)
+    return Launch("Conv2DBackpropInput", KernelArgs(op.op_type, (dy, w, *fused), (dx,), attrs))
+
+
+@replays("Conv2DBackpropFilter")
+def filter_gradient(op: RecordedOp) -> Launch:
+    """dY, X → dW in FRACTAL_Z."""
+    dy, x = operand(op.inputs[0]), operand(op.inputs[1])
+    dw = filter_operand(op.outputs[0], op.inputs[1])
+    kernel = dw.shape[2:]
+    attrs = (("kernel_shape", kernel), *conv_attrs(x.shape[2:], dy.shape[2:], kernel))
+    return Launch("Conv2DBackpropFilter", KernelArgs(op.op_type, (dy, x), (dw,), attrs))
+
+
+@replays("FusedDbnDw")
+def bn_and_filter_gradient(op: RecordedOp) -> Launch:
+    """X, BN's gradient and its operands → gradient of BN's input, dW."""
+    inputs = tuple(operand(t) for t in op.inputs)
+    dy, dw = operand(op.outputs[0]), filter_operand(op.outputs[1], op.inputs[0])
+    kernel = dw.shape[2:]
+    attrs = (("kernel_shape", kernel), *conv_attrs(inputs[0].shape[2:], dy.shape[2:], kernel))
+    return Launch("FusedDbnDw", KernelArgs(op.op_type, inputs, (dy, dw), attrs))
+
+
+def _forward(op: RecordedOp) -> tuple[OperandSpec, OperandSpec, OperandSpec, Attrs]:
+    """Image, weights, result and attributes of a convolution."""
+    x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    w = _filter(op.inputs[1], op.inputs[0], out.shape[1])
+    return x, w, out, conv_attrs(x.shape[2:], out.shape[2:], w.shape[2:])
+
+
+def _filter(weights: RecordedTensor, image: RecordedTensor, co: int) -> OperandSpec:
+    w = filter_operand(weights, image)
+    return OperandSpec((co, *w.shape[1:]), w.dtype, w.layout)
+
+
+def conv_attrs(size: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...]) -> Attrs:
+    """Strides and pads that take `size` to `out`: the smallest stride, pads spread evenly.
+
+    Raises:
+        ValueError: no stride up to 4 does.
+    """
+    strides, begin, end = [], [], []
+    for n, o, k in zip(size, out, kernel, strict=True):
+        for stride in range(1, 5):
+            total = (o - 1) * stride + k - n
+            if -stride < total <= 2 * (k - 1):
+                strides.append(stride)
+                begin.append(max(0, total) // 2)
+                end.append(max(0, total) - max(0, total) // 2)
+                break
+        else:
+            raise ValueError(f"no window of {k} takes {n} to {o}")
+    return (("pads", (*begin, *end)), ("strides", tuple(strides)))

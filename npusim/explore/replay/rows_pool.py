@@ -1,0 +1,107 @@
+"""Pooling of a profile, forward and backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npusim.explore.replay.launches import Launch, operand, replays
+from npusim.frontends.recorded import RecordedOp, RecordedTensor
+from npusim.ir import DType, Layout
+from npusim.program.kernel import KernelArgs, OperandSpec
+
+
+def _side(size: int, out: int) -> int:
+    """Window of an AvgPool, which profiles do not keep: all of the image onto one output; 3 where
+    the size stays; else 5 with stride 3 (the auxiliary head of Inception)."""
+    if out == 1:
+        return size
+    return 3 if out == size else 5
+
+
+@replays("AvgPool", "AvgPoolV2")
+def average_pool(op: RecordedOp) -> Launch:
+    """Windows are not recorded: see `_side`."""
+    x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    kernel = tuple(_side(n, o) for n, o in zip(x.shape[2:], out.shape[2:], strict=True))
+    attrs = window_attrs(x.shape[2:], out.shape[2:], kernel)
+    attrs |= {"count_include_pad": 0}
+    return Launch("Pool", KernelArgs("AveragePool", (x,), (out,), tuple(sorted(attrs.items()))))
+
+
+def window_attrs(
+    size: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...]
+) -> dict[str, Any]:
+    """Strides and pads of a window that takes `size` to `out`: the smallest that do.
+
+    Raises:
+        ValueError: no stride up to 4 does.
+    """
+    strides, begin, end = [], [], []
+    for n, o, k in zip(size, out, kernel, strict=True):
+        for stride in range(1, 5):
+            missing = (o - 1) * stride + k - n
+            if -stride < missing <= 2 * (k - 1):
+                strides.append(stride)
+                begin.append(max(0, missing) // 2)
+                end.append(max(0, missing) - max(0, missing) // 2)
+                break
+        else:
+            raise ValueError(f"no window of {k} takes {n} to {o}")
+    return {"kernel_shape": kernel, "strides": tuple(strides), "pads": (*begin, *end)}
+
+
+def _argmax_window(size: tuple[int, ...], out: tuple[int, ...]) -> tuple[tuple[str, Any], ...]:
+    """3 × 3 with stride 2, as the networks use it; padding, if any, behind."""
+    attrs = window_attrs(size, out, (3, 3))
+    if attrs["strides"] == (2, 2):
+        total = [max(0, (o - 1) * 2 + 3 - n) for n, o in zip(size, out, strict=True)]
+        attrs["pads"] = (0, 0, *total)
+    return tuple(sorted(attrs.items()))
+
+
+def _mask(t: RecordedTensor) -> OperandSpec:
+    """(N, C1, taps, blocks, 16) of bits per channel: profilers call the type uint8."""
+    n, c1, taps, blocks, lanes = t.shape
+    return OperandSpec((n, c1, taps, blocks * lanes), DType.UINT16)
+
+
+@replays("MaxPoolWithArgmax")
+def max_pool(op: RecordedOp) -> Launch:
+    """x → maxima, mask."""
+    x, y = operand(op.inputs[0]), operand(op.outputs[0])
+    attrs = _argmax_window(x.shape[2:], y.shape[2:])
+    outs = (y, _mask(op.outputs[1]))
+    return Launch("PoolArgmax", KernelArgs("MaxPoolWithArgmax", (x,), outs, attrs))
+
+
+@replays("MaxPoolGradWithArgmax")
+def max_pool_grad(op: RecordedOp) -> Launch:
+    """x, dy, mask → dx."""
+    x, dy, dx = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
+    attrs = _argmax_window(x.shape[2:], dy.shape[2:])
+    inputs = (x, dy, _mask(op.inputs[2]))
+    return Launch("PoolArgmax", KernelArgs("MaxPoolGradWithArgmax", inputs, (dx,), attrs))
+
+
+@replays("AvgPoolGradVm")
+def average_pool_grad(op: RecordedOp) -> Launch:
+    """A depthwise convolution of dy with equal weights, where the window moves by 1.
+
+    CANN runs it on the cube, one (n, c1) slice of 16 channels at a time, with the filter as the
+    diagonal of a 16 × 16 block: a convolution of N·C1 images of 16 channels.
+
+    Raises:
+        ValueError: another stride (a transposed convolution).
+    """
+    dy, dx = operand(op.inputs[1]), operand(op.outputs[0])
+    _, kh, kw, *_ = op.inputs[2].shape
+    if dy.shape != dx.shape:
+        raise ValueError(f"a gradient of {dy.shape} spread over {dx.shape}")
+    n, c, h, w = dy.shape
+    slices = OperandSpec((n * c // 16, 16, h, w), dy.dtype, dy.layout)
+    weights = OperandSpec((16, 16, kh, kw), dy.dtype, Layout.FRACTAL_Z)
+    attrs = window_attrs((h, w), (h, w), (kh, kw))
+    del attrs["kernel_shape"]
+    attrs["group"] = 1
+    args = KernelArgs("Conv", (slices, weights), (slices,), tuple(sorted(attrs.items())))
+    return Launch("Conv2D", args)

@@ -1,0 +1,245 @@
+"""What convolution kernels compute, as an implicit GEMM, and how they cut it into tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import lcm
+
+from npusim.chip.spec import ChipSpec
+from npusim.ir import DType
+from npusim.ir.layout import blocks
+from npusim.kernels import epilogue as ep
+from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
+from npusim.ops import get_operator
+from npusim.ops.window import Window as OpWindow
+from npusim.program.effects import Window
+from npusim.program.kernel import KernelArgs, Tiling
+
+
+@dataclass(frozen=True)
+class ConvProblem:
+    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16)."""
+
+    batch: int
+    c1: int
+    height: int
+    width: int
+    co: int
+    m: int
+    window: Window
+    dtype: DType
+    spec: ep.EpilogueSpec
+
+    @property
+    def n(self) -> int:
+        """Output channels."""
+        return self.co
+
+    @property
+    def m1(self) -> int:
+        """Output positions of an image, in fractals."""
+        return blocks(self.m)
+
+    @property
+    def n1(self) -> int:
+        """Output channels in blocks."""
+        return blocks(self.co)
+
+    @property
+    def taps(self) -> int:
+        """kh·kw."""
+        return self.window.kh * self.window.kw
+
+    @property
+    def k1(self) -> int:
+        """K in blocks."""
+        return self.c1 * self.taps
+
+    def splits(self, cores: int) -> list[tuple[int, int, int]]:
+        """Block splits (batch, M, N) worth trying."""
+        return work_splits(self.batch, self.m1, self.n1, cores)
+
+    def n_tiles(self, n: int, room: int, exact: bool) -> list[int]:
+        """N tile sizes worth trying for n blocks; exact: the split was made to use all cores."""
+        return tile_sizes(n, room)
+
+    @property
+    def l0c_tiles(self) -> int:
+        """Tiles in L0C at most: 2 lets the cube work while one leaves."""
+        return 2
+
+    def band(self, first: int, rows: int) -> tuple[int, int]:
+        """Input rows [top, bottom) inside the image that output positions need."""
+        w = self.window
+        ho0, ho1 = first // w.out_width, (first + rows - 1) // w.out_width
+        top = ho0 * w.stride_h - w.pad_top
+        bottom = ho1 * w.stride_h - w.pad_top + (w.kh - 1) * w.dilation_h + 1
+        top, bottom = max(0, top), min(self.height, bottom)
+        return (top, bottom) if bottom > top else (0, 1)
+
+    def reach(self, out_rows: int) -> int:
+        """Input rows that any `out_rows` rows of outputs read at most."""
+        w = self.window
+        return min(self.height, (out_rows - 1) * w.stride_h + (w.kh - 1) * w.dilation_h + 1)
+
+    def band_bytes(self, first: int, rows: int) -> int:
+        """Bytes of the band, all channels."""
+        top, bottom = self.band(first, rows)
+        return (bottom - top) * self.width * self.c1 * 16 * self.dtype.size
+
+
+@lru_cache(maxsize=256)
+def conv_problem(args: KernelArgs) -> ConvProblem:
+    """The launch as an implicit GEMM. 1×1 stride-1 windows see the image as one column."""
+    x, w = args.inputs[0], args.inputs[1]
+    assert x is not None and w is not None
+    n, c, h, wd = x.shape
+    co, _, kh, kw = w.shape
+    ho, wo = args.outputs[0].shape[2:]
+    win = OpWindow.of((h, wd), (kh, kw), {**get_operator("Conv").attrs, **dict(args.attrs)})
+    (sh, sw), (dh, dw), (top, left) = win.strides, win.dilations, win.begin
+    if kh == kw == 1 and sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
+        h, wd, ho, wo = h * wd, 1, ho * wo, 1
+    window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo)
+    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, ep.make_spec(args))
+
+
+def n_tiles_once(t: Tiling) -> bool:
+    """Weights of an n tile stay for all images and m tiles."""
+    return t["resident"] == 2
+
+
+def tile_counts(t: Tiling, s: Share) -> tuple[int, int]:
+    return blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
+
+
+def span(t: Tiling, s: Share, mi: int) -> tuple[int, int]:
+    """First output position and count of m tile mi."""
+    size = t["m0"] * 16
+    return s.m0 + mi * size, min(size, s.m - mi * size)
+
+
+def conv_tilings(p: ConvProblem, chip: ChipSpec) -> Iterator[Tiling]:
+    """Best block splits crossed with legal L0/L1 tiles."""
+    found = False
+    for slots in (2, 1):  # single-buffered L1 only where nothing else fits
+        for split in p.splits(chip.cores.count):
+            for tiling in _tiles(p, chip, split, slots):
+                found = True
+                yield tiling
+        if found:
+            return
+
+
+def _tiles(
+    p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
+) -> Iterator[Tiling]:
+    bb, bm, bn = split
+    exact = bm * bn > 1 or bb == chip.cores.count
+    mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
+    es = p.dtype.size
+    fractal = 256 * es
+    half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
+    l1 = chip.core.l1.size - p.spec.bias_bytes
+    for m0 in _row_tiles(p, mc, half_a):
+        rows = max_band(p, m0, bm)
+        band = rows * p.width * 16 * es  # one C1 block
+        for n0 in p.n_tiles(nc, half_b, exact):
+            k0 = min(half_a // m0, half_b // n0, p.k1)
+            if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
+                continue
+            if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
+                continue
+            weights = p.taps * n0 * fractal  # one C1 block
+            for resident in (0, 1, 2):
+                fixed = (0, band * p.c1, weights * p.c1)[resident]
+                moving = (band + weights, weights, band)[resident]
+                panels = 2 if l1 - 2 * fixed >= slots * moving else 1
+                room = (l1 - panels * fixed) // (slots * moving)
+                if room < 1:
+                    continue
+                for c1 in {min(room, p.c1), min(room, p.c1, blocks(16, p.taps))}:
+                    yield {
+                        "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
+                        "k0": _even_step(c1 * p.taps, k0), "c1": c1, "resident": resident,
+                        "slots": slots, "panels": panels, "l0c": p.l0c_tiles,
+                    }
+
+
+def _even_step(k: int, most: int) -> int:
+    """K step of a chunk of k blocks: its largest divisor up to `most`, unless that wastes L0.
+
+    A narrow last step leaves the cube waiting for the next wide load.
+    """
+    most = min(k, most)
+    divisor = next(d for d in range(most, 0, -1) if k % d == 0)
+    return divisor if 2 * divisor > most else most
+
+
+def _row_tiles(p: ConvProblem, mc: int, room: int) -> list[int]:
+    """M tile sizes worth trying: whole output rows first, then the usual ones."""
+    whole = lcm(p.window.out_width, 16) // 16
+    sizes = [m for m in (2 * whole, whole) if 4 <= m <= min(16, mc, room)]
+    return [*sizes, *(m for m in tile_sizes(mc, room) if m not in sizes)]
+
+
+def max_band(p: ConvProblem, m0: int, bm: int) -> int:
+    """Input rows that any m tile of m0 fractals can need, with M split over bm blocks."""
+    w = p.window
+    positions = min(p.m, m0 * 16)
+    share_start = blocks(p.m1, bm) * 16 if bm > 1 else 0
+    if positions % w.out_width == 0 and share_start % w.out_width == 0:
+        out_rows = positions // w.out_width
+    else:  # a tile may begin and end within a row
+        out_rows = min(blocks(p.m, w.out_width), (positions - 2) // w.out_width + 2)
+    return p.reach(out_rows)
+
+
+def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
+    core, es = chip.core, p.dtype.size
+    s = share(p, t, 0)
+    m_tiles, n_tiles = tile_counts(t, s)
+    mc, nc = blocks(s.m), blocks(s.n)
+    chunks = blocks(p.c1, t["c1"])
+    steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
+    mmads = m_tiles * n_tiles * steps
+    cube = mc * nc * p.k1 * 16 / core.cube.k[p.dtype.value] + mmads * core.cube.head
+    fractal = 256 * es
+    load_a = mc * n_tiles * p.k1 * core.mte1.load3d_cycles * p.window.stride_w * max(1, es / 2)
+    load_b = nc * m_tiles * p.k1 * fractal / core.mte1.l0b_rate
+    mte1 = load_a + load_b + mmads * (core.mte1.load3d_head + core.mte1.head)
+    block_dim = t["bb"] * t["bm"] * t["bn"]
+    rate = min(core.mte2.rate, chip.l2_rate / block_dim)
+    band = max_band(p, min(t["m0"], mc), t["bm"]) * p.width * 16 * es * p.c1
+    x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
+    weights = p.k1 * nc * fractal
+    w_loads = 1 / s.batches if n_tiles_once(t) else m_tiles
+    heads = (x_loads + w_loads * n_tiles) * chunks * core.mte2.head
+    mte2 = (x_loads * band + w_loads * weights) / rate + heads
+    out_bytes = nc * 16 * s.m * p.spec.out.itemsize
+    drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
+    scalar = mmads * (11 * core.scalar.issue + core.scalar.load3d_interval)
+    tiles = m_tiles * n_tiles
+    if t["resident"] and t["panels"] == 1:
+        panel = band if t["resident"] == 1 else weights / n_tiles
+        switches = m_tiles if t["resident"] == 1 else n_tiles / s.batches
+        mte2 += switches * (panel / rate + ep.load_latency(chip))
+    chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
+    tile_floor = ep.tile_floor(chip, (t["m0"], t["n0"]), t["l0c"])
+    floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
+    body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
+    unique = p.batch * p.m * p.n1 * 16 * es + p.batch * p.c1 * p.height * p.width * 16 * es
+    fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
+    launch = chip.cycles(chip.scheduler.per_block) * block_dim
+    slots = ep.l0c_slots(chip, (t["m0"], t["n0"]), t["l0c"])
+    exposed = s.batches * drain if slots == 1 else drain / tiles
+    total = max(body, unique / chip.hbm_rate) + exposed + fill + launch
+    # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
+    return total if _whole_rows(p, t) else total * 1.05
+
+
+def _whole_rows(p: ConvProblem, t: Tiling) -> bool:
+    """Tiles begin and end with output rows."""
+    return min(p.m, t["m0"] * 16) % p.window.out_width == 0

@@ -1,0 +1,144 @@
+"""Vector programs of gradients, losses and optimiser steps: further entries of `LOWER`.
+
+Scalars that the step brings as operands are spread over the tile first, as CANN's kernels do:
+what is computed from them then costs whole passes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from npusim.kernels.expressions import LOWER, Lower
+from npusim.kernels.vector_program import BOOL, F16, Builder, Value
+
+_ROOT = math.sqrt(2 / math.pi)
+
+
+def _when(b: Builder, condition: str, x: Value, y: Value, then: Value, other: Value) -> Value:
+    """`then` where x compares so with y, else `other`."""
+    mask = b(condition, x, y, dtype=BOOL, is_mask=True)
+    return b("sel", mask, then, other, dtype=then.dtype)
+
+
+def _gelu_grad(b: Builder, attrs: Any, dy: Value, x: Value, y: Any = None) -> Value:
+    """dy · (1+t)/2 · (1 + (1-t)·x·s), t = tanh(z/2) = (e^z - 1) / (e^z + 1)."""
+    square = b.mul(x, x)
+    z = b.mul(b.add(b.mul(b.mul(square, x), 0.044715), x), 2 * _ROOT)
+    e = b("exp", b.min(z, 30.0))
+    t = b.div(b.add(e, -1.0), b.add(e, 1.0))
+    slope = b.mul(b.add(b.mul(square, 3 * 0.044715 * _ROOT), _ROOT), x)
+    inner = b.add(b.mul(b.add(b.neg(t), 1.0), slope), 1.0)
+    half = b.mul(b.add(t, 1.0), 0.5)
+    return b.mul(b.mul(inner, half), dy)
+
+
+def _cross_entropy(b: Builder, attrs: Any, x: Value, target: Value) -> Value:
+    tail = b("ln", b.add(b("exp", b.neg(b("abs", x))), 1.0))
+    return b.add(b.sub(b("relu", x), b.mul(x, target)), tail)
+
+
+def _cross_entropy_grad(b: Builder, attrs: Any, x: Value, target: Value, dy: Value) -> Value:
+    p = b.div(1.0, b.add(b("exp", b.neg(x)), 1.0))
+    return b.mul(b.sub(p, target), dy)
+
+
+def _relu_grad(b: Builder, attrs: Any, dy: Value, x: Value) -> Value:
+    """dy · [x > 0] without a select: x scaled until every positive number is 1 or more, clipped."""
+    scales = (2.0**15, 2.0**9) if x.dtype == F16 else (2.0**100, 2.0**60)
+    gate = b.min(b.max(b.mul(b.mul(x, scales[0]), scales[1]), 0.0), 1.0)
+    return b.mul(dy, gate)
+
+
+def _winner(condition: str) -> Any:
+    def lower(b: Builder, attrs: Any, dy: Value, x: Value, y: Value) -> Value:
+        return _when(b, condition, x, y, dy, b.const(0.0, dy))
+
+    return lower
+
+
+def _adam(
+    b: Builder, attrs: Any, var: Value, m: Value, v: Value, power1: Value, power2: Value,
+    lr: Value, beta1: Value, beta2: Value, epsilon: Value, grad: Value,
+) -> tuple[Value, ...]:  # fmt: skip
+    m = b.add(m, b.mul(b.sub(grad, m), b.sub(1.0, beta1)))
+    v = b.add(v, b.mul(b.sub(b.mul(grad, grad), v), b.sub(1.0, beta2)))
+    rate = b.div(b.mul(lr, b("sqrt", b.sub(1.0, power2))), b.sub(1.0, power1))
+    step = b.div(b.mul(m, rate), b.add(b("sqrt", v), epsilon))
+    return b.sub(var, step), m, v
+
+
+def _rms_prop(
+    b: Builder, attrs: Any, var: Value, ms: Value, mom: Value, lr: Value, grad: Value
+) -> tuple[Value, ...]:
+    ms = b.add(ms, b.mul(b.sub(b.mul(grad, grad), ms), 1 - attrs["rho"]))
+    step = b.div(b.mul(grad, lr), b("sqrt", b.add(ms, attrs["epsilon"])))
+    mom = b.add(b.mul(mom, attrs["momentum"]), step)
+    return b.sub(var, mom), ms, mom
+
+
+def _mul_momentum(
+    b: Builder, attrs: Any, var: Value, accum: Value, lr: Value, grad: Value, momentum: Value,
+    scale: Value,
+) -> tuple[Value, ...]:  # fmt: skip
+    accum = b.add(b.mul(accum, momentum), b.mul(grad, scale))
+    return b.sub(var, b.mul(accum, lr)), accum
+
+
+def _correction(b: Builder, beta: Value, steps: Value) -> Value:
+    """1 - beta^steps, as e^(steps·ln beta)."""
+    return b.sub(1.0, b("exp", b.mul(steps, b("ln", beta))))
+
+
+def _lamb(
+    b: Builder, attrs: Any, grad: Value, v: Value, m: Value, param: Value, *scalars: Value
+) -> tuple[Value, ...]:
+    """The bias corrections too run over the whole tile: CANN spreads the betas before them.
+
+    A scalar is spread where it is first used, which keeps few registers alive.
+    """
+    beta1, rest1, beta2, rest2, epsilon, steps, use_decay, decay = scalars
+
+    def wide(s: Value) -> Value:
+        return b.spread(s, grad.varies)
+
+    v = b.add(b.mul(v, wide(beta2)), b.mul(b.mul(grad, grad), wide(rest2)))
+    size = b("sqrt", b.div(v, _correction(b, wide(beta2), wide(steps))))
+    size = b.add(size, wide(epsilon))
+    m = b.add(b.mul(m, wide(beta1)), b.mul(grad, wide(rest1)))
+    update = b.div(b.div(m, _correction(b, wide(beta1), wide(steps))), size)
+    return b.add(b.mul(b.mul(param, wide(decay)), wide(use_decay)), update), v, m
+
+
+def _lamb_weight(
+    b: Builder, attrs: Any, w_norm: Value, g_norm: Value, lr: Value, update: Value, param: Value
+) -> Value:
+    zero, one = b.const(0.0, g_norm), b.const(1.0, g_norm)
+    ratio = _when(b, "gt", g_norm, zero, b.div(w_norm, g_norm), one)
+    ratio = _when(b, "gt", w_norm, zero, ratio, one)
+    return b.sub(param, b.mul(update, b.mul(ratio, lr)))
+
+
+def _clip_by_norm(
+    b: Builder, attrs: Any, x: Value, zero: Value, one: Value, top: Value
+) -> Value:
+    root = b("sqrt", _when(b, "gt", x, zero, x, one))
+    return b.max(_when(b, "gt", x, zero, root, x), top)
+
+
+TRAINING: dict[str, Lower] = {
+    "GeluGrad": _gelu_grad,
+    "TanhGrad": lambda b, attrs, y, dy: b.mul(b.sub(1.0, b.mul(y, y)), dy),
+    "ReluGrad": _relu_grad,
+    "MaximumGrad": _winner("ge"),
+    "MinimumGrad": _winner("le"),
+    "SigmoidCrossEntropyWithLogits": _cross_entropy,
+    "SigmoidCrossEntropyWithLogitsGrad": _cross_entropy_grad,
+    "ApplyAdam": _adam,
+    "ApplyRMSProp": _rms_prop,
+    "FusedMulApplyMomentum": _mul_momentum,
+    "LambApplyOptimizerAssign": _lamb,
+    "LambApplyWeightAssign": _lamb_weight,
+    "ClipByNormNoDivSum": _clip_by_norm,
+}  # fmt: skip
+LOWER.update(TRAINING)

@@ -1,0 +1,40 @@
+"""Gradients of activations and losses, elementwise, under CANN's names."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from npusim.ops.common import elementwise
+from npusim.ops.elementary import sigmoid
+
+_ROOT = math.sqrt(2 / math.pi)
+
+
+def _gelu_grad(dy: np.ndarray, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+    """Gradient of the tanh form; the forward result y is an operand that it does not need."""
+    t = np.tanh(_ROOT * (x + 0.044715 * (x * x * x)))
+    slope = _ROOT * (1 + 3 * 0.044715 * (x * x))
+    return np.asarray(dy * (0.5 * (1 + t)) * (1 + x * (1 - t) * slope))
+
+
+def _cross_entropy(x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    return np.asarray(np.maximum(x, 0) - x * target + np.log1p(np.exp(-np.abs(x))))
+
+
+def _cross_entropy_grad(x: np.ndarray, target: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    return np.asarray((sigmoid(x) - target) * dy)
+
+
+def _masked(dy: np.ndarray, wins: np.ndarray) -> np.ndarray:
+    return np.asarray(np.where(wins, dy, np.zeros((), dy.dtype)))
+
+
+elementwise("GeluGrad", _gelu_grad, passes=24)
+elementwise("TanhGrad", lambda y, dy: dy * (1 - y * y), passes=4)
+elementwise("ReluGrad", lambda dy, x: _masked(dy, x > 0), passes=3)
+elementwise("MaximumGrad", lambda dy, x, y: _masked(dy, x >= y), passes=3)
+elementwise("MinimumGrad", lambda dy, x, y: _masked(dy, x <= y), passes=3)
+elementwise("SigmoidCrossEntropyWithLogits", _cross_entropy, passes=8)
+elementwise("SigmoidCrossEntropyWithLogitsGrad", _cross_entropy_grad, passes=6)

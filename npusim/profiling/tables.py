@@ -1,0 +1,45 @@
+"""Rich tables of the replay and validation reports: plain, left-aligned titles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_FIRST_WIDTH = 14  #: of the first column, where the others would press it
+
+
+def table(title: str, *columns: str) -> Table:
+    """An empty table; a column that starts with ">" is right-justified."""
+    found = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        caption_justify="left",
+        caption_style="dim",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for column in columns:
+        found.add_column(
+            column.removeprefix(">"),
+            justify="right" if column.startswith(">") else "left",
+            overflow="fold",
+            no_wrap=column.startswith(">"),
+            min_width=_FIRST_WIDTH if column == columns[0] else None,
+        )
+    return found
+
+
+def lines(console: Console, labelled: Sequence[tuple[str, str]]) -> None:
+    """A block of labelled lines, then an empty one."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="dim", min_width=10)
+    grid.add_column(overflow="fold")
+    for label, text in labelled:
+        grid.add_row(label, Text(text))
+    console.print(grid, "")

@@ -1,0 +1,60 @@
+"""Max pooling with its mask, and its gradient, at tile level: exact."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import npusim.kernels  # noqa: F401  (registers)
+from npusim.ir import DType, Layout, Node, TensorType, pack, unpack
+from npusim.machine.launch import run_tile_level, time_launch
+from npusim.ops import compute_node, infer_node
+from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
+from tests.kernels.launching import CHIPS
+
+
+def _run(chip: str, op: str, values: list[np.ndarray], attrs: dict[str, object]) -> None:
+    names = tuple(f"x{i}" for i in range(len(values)))
+    outputs = 2 if op == "MaxPoolWithArgmax" else 1
+    node = Node("n", op, names, tuple(f"y{i}" for i in range(outputs)), attrs)
+    types = infer_node(node, [TensorType(v.shape, DType.of(v.dtype)) for v in values], values)
+
+    def spec(t: TensorType) -> OperandSpec:
+        layout = Layout.ND if t.dtype is DType.UINT16 else Layout.NC1HWC0
+        return OperandSpec(t.shape, t.dtype, layout)
+
+    ins = tuple(spec(TensorType(v.shape, DType.of(v.dtype))) for v in values)
+    outs = tuple(spec(t) for t in types)
+    args = KernelArgs(op, ins, outs, tuple(sorted(attrs.items())))
+    plan = choose_plan("PoolArgmax", args, CHIPS[chip])
+    stored = [np.ascontiguousarray(pack(v, s.layout)) for v, s in zip(values, ins, strict=True)]
+    results = [np.zeros(o.storage_shape, o.dtype.np) for o in outs]
+    run_tile_level(CHIPS[chip], "PoolArgmax", args, plan, [*stored, *results])
+    want = compute_node(node, values, types)
+    for r, o, w in zip(results, outs, want, strict=True):
+        np.testing.assert_array_equal(unpack(r, o.shape, o.layout), w)
+    fast = time_launch(CHIPS[chip], "PoolArgmax", args, plan, fold=False)
+    assert fast.cycles == time_launch(CHIPS[chip], "PoolArgmax", args, plan, engine="simpy").cycles
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a"])
+@settings(max_examples=10, deadline=None)
+@given(
+    st.integers(1, 3), st.integers(3, 12), st.integers(3, 12), st.integers(1, 2),
+    st.sampled_from([(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]),
+)
+def test_maxima_mask_and_gradient(
+    chip: str, c1: int, h: int, w: int, stride: int, pads: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(2)
+    attrs = {"kernel_shape": (3, 3), "strides": (stride, stride), "pads": pads}
+    x = rng.integers(-3, 4, (2, 16 * c1, h, w)).astype(np.float16)  # ties on purpose
+    _run(chip, "MaxPoolWithArgmax", [x], attrs)
+    node = Node("n", "MaxPoolWithArgmax", ("x",), ("y", "m"), attrs)
+    y, mask = compute_node(
+        node, [x], infer_node(node, [TensorType(x.shape, DType.FLOAT16)], [x])
+    )
+    dy = rng.integers(-3, 4, y.shape).astype(np.float16)
+    _run(chip, "MaxPoolGradWithArgmax", [x, dy, mask], attrs)

@@ -11,8 +11,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _API = (
-    "LoadedModel", "RunResult", "check", "compile_graph", "load_chip", "load_model",
-    "make_inputs", "run",
+    "LoadedModel",
+    "RunResult",
+    "check",
+    "compile_graph",
+    "load_chip",
+    "load_model",
+    "make_inputs",
+    "run",
 )
 __all__ = ["__version__", *_API]
 

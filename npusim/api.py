@@ -1,11 +1,11 @@
 """The short Python API: load a chip, load a model, compile, run, look.
 
-    import npusim
-    chip = npusim.load_chip("ascend910a")
-    model = npusim.load_model("resnet50", batch=1)
-    exe = npusim.compile_graph(model.graph, chip, precision="fp16")
-    result = npusim.run(exe, chip, inputs=npusim.make_inputs(model))
-    print(result, result.timeline.to_frame()[0])
+import npusim
+chip = npusim.load_chip("ascend910a")
+model = npusim.load_model("resnet50", batch=1)
+exe = npusim.compile_graph(model.graph, chip, precision="fp16")
+result = npusim.run(exe, chip, inputs=npusim.make_inputs(model))
+print(result, result.timeline.to_frame()[0])
 """
 
 from __future__ import annotations
@@ -32,8 +32,16 @@ from npusim.program.executable import Executable, Task
 from npusim.timeline import MemoryUse, RunResult, TensorCheck
 
 __all__ = [
-    "LoadedModel", "Progress", "RunResult", "TensorCheck", "check", "compile_graph", "load_chip",
-    "load_model", "make_inputs", "run",
+    "LoadedModel",
+    "Progress",
+    "RunResult",
+    "TensorCheck",
+    "check",
+    "compile_graph",
+    "load_chip",
+    "load_model",
+    "make_inputs",
+    "run",
 ]
 
 Progress = Callable[[str, int, int], None]  #: stage, done, total
@@ -156,7 +164,11 @@ def run(
 
         executor = FunctionalExecutor(exe, chip, arena, tile_level, keep if keep_tensors else None)
     device = Device(
-        exe, chip, executor, detail, trace_ops,
+        exe,
+        chip,
+        executor,
+        detail,
+        trace_ops,
         None if progress is None else lambda done, total: progress("run", done, total),
     )
     finished = device.run()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from npusim.chip import ChipSpec
     from npusim.program.executable import Executable
 
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0, 1 (a check failed), 2 (error), 130 (Ctrl-C)."""
     if isinstance(sys.stdout, io.TextIOWrapper):

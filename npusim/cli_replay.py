@@ -209,9 +209,7 @@ def add_replay(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )  # fmt: skip
     fit.add_argument("--types", type=_names, metavar="TYPES", help="fit to these op types only")
     fit.add_argument("--jobs", type=positive, metavar="N", help="processes (default: cores)")
-    fit.add_argument(
-        "-o", "--output", type=Path, metavar="CHIP.yaml", help="write the fitted chip"
-    )
+    fit.add_argument("-o", "--output", type=Path, metavar="CHIP.yaml", help="write the fitted chip")
 
 
 def _names(text: str) -> list[str]:

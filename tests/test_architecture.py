@@ -24,7 +24,15 @@ ALLOWED: dict[str, set[str]] = {
     "machine": {"program", "chip", "timeline", "ops", "ir"},
     "profiling": {"timeline", "chip"},
     "explore": {
-        "frontends", "models", "compiler", "kernels", "machine", "program", "ops", "ir", "chip",
+        "frontends",
+        "models",
+        "compiler",
+        "kernels",
+        "machine",
+        "program",
+        "ops",
+        "ir",
+        "chip",
         "timeline",
     },
 }

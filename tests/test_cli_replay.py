@@ -82,7 +82,7 @@ def test_a_profile_of_another_chip(tmp_path: Path, capsys) -> None:
     path = tmp_path / "t.csv"
     path.write_text(
         "op,shape,dtype,device,duration_us\n"
-        "MatMul,\"64,64;64,64 -> 64,64\",FLOAT16;FLOAT16,Ascend910B4 (20 AIC/40 AIV),5\n"
+        'MatMul,"64,64;64,64 -> 64,64",FLOAT16;FLOAT16,Ascend910B4 (20 AIC/40 AIV),5\n'
     )
     assert "ascend910b4" in assert_refused(capsys, "replay", str(path), "--chip", "toy")
     assert main(["replay", str(path), "--chip", "ascend910b4", "-q"]) == 0

@@ -102,4 +102,3 @@ def _work(graph: Graph, node: Node) -> Work:
 def _compute_dtype(graph: Graph, node: Node) -> DType:
     first = next((i for i in node.inputs if i), node.outputs[0])
     return graph.tensors[first].dtype
-

@@ -94,9 +94,7 @@ def plan_memory(graph: Graph, lowered: Lowered, chip: ChipSpec) -> PlannedMemory
     return PlannedMemory(buffers, MemoryPlan(total, weights, activations, total))
 
 
-def _place_activations(
-    graph: Graph, lowered: Lowered, addresses: dict[str, int], base: int
-) -> int:
+def _place_activations(graph: Graph, lowered: Lowered, addresses: dict[str, int], base: int) -> int:
     root = lowered.alias
     last: dict[str, int] = {}
     for i, task in enumerate(lowered.tasks):

@@ -414,8 +414,9 @@ class _Update(_Program):
         k, running, n = self.k, rest[2:], self.count()
         factor = float(dict(self.args.attrs).get("factor", 0.1))
         spare = self.small("spare")
-        for batch, kept, scale in zip((mean, variance), running, (1.0, n / max(1, n - 1)),
-                                      strict=True):
+        for batch, kept, scale in zip(
+            (mean, variance), running, (1.0, n / max(1, n - 1)), strict=True
+        ):
             yield k.vec("muls", kept, kept, scalar=1.0 - factor)
             yield k.vec("muls", spare, batch, scalar=factor * scale)
             yield k.vec("add", kept, kept, spare)
@@ -450,7 +451,6 @@ class _Update(_Program):
         gm = Region.dense("GM", index, offset, ((p1 - p0) * 2,), byte)
         yield from self.stage.store(gm, bits)
 
-
     def _compare(self, bits: Region, y: Region) -> Iterator[Instr]:
         """The mask: one repeated compare, or pairs of a compare into the mask register and its
         move to UB, 128 elements at a time, when slices do not end on a repeat."""
@@ -477,4 +477,3 @@ PROGRAMS: dict[str, type[_Program]] = {
     "BNTrainingUpdateGrad": _UpdateGrad,
     "BNTrainingReduceGrad": _ReduceGrad,
 }
-

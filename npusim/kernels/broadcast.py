@@ -142,9 +142,7 @@ def _merged(
     return axes
 
 
-def _periodic_unit(
-    extents: list[int], masks: list[tuple[bool, ...]], grain: int, cap: int
-) -> int:
+def _periodic_unit(extents: list[int], masks: list[tuple[bool, ...]], grain: int, cap: int) -> int:
     """Elements of a unit that repeats the last axis, 0 when that does not apply."""
     if len(extents) < 2:
         return 0

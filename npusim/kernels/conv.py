@@ -263,7 +263,13 @@ class ConvBody:
         yield self.l1.enque()
 
     def _step(
-        self, c: Region, row0: int, rows: int, chunk: tuple[int, int], lo: int, width: int,
+        self,
+        c: Region,
+        row0: int,
+        rows: int,
+        chunk: tuple[int, int],
+        lo: int,
+        width: int,
         first: bool,
     ) -> Iterator[Instr]:
         """One k step: load3d, load2d, mmad. lo: K block within the chunk of C1 blocks."""

@@ -103,9 +103,7 @@ class Conv2DBNTrainingReduce(Conv2D):
         """As Conv2D, and every block adds its channels' sums."""
         p = stats_problem(args)
         plan = conv_plan(p, args, tiling)
-        total = sum(
-            blocks(share(p, tiling, b).n) * 16 * 4 for b in range(plan.block_dim)
-        )
+        total = sum(blocks(share(p, tiling, b).n) * 16 * 4 for b in range(plan.block_dim))
         sums = Traffic(p.n1 * 16 * 4, total)
         out = len(args.inputs)
         traffic = {**plan.traffic, out + 1: sums, out + 2: sums}
@@ -128,9 +126,7 @@ class _StatsOutput(ep.CubeOutput):
         self._out = k.queue("UB", strip * self._spec.out.itemsize, 2, Pipe.V, Pipe.MTE3)
         self._x32 = k.alloc("UB", strip * 4)
         self._sums = [k.alloc("UB", self._n1 * LANES * 4) for _ in range(2)]
-        self._totals = [
-            k.queue("UB", self._n1 * 16 * 4, 1, Pipe.V, Pipe.MTE3) for _ in range(2)
-        ]
+        self._totals = [k.queue("UB", self._n1 * 16 * 4, 1, Pipe.V, Pipe.MTE3) for _ in range(2)]
 
     def prepare(self) -> Iterator[Instr]:
         """Zero the accumulators."""

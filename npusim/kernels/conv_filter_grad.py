@@ -86,8 +86,10 @@ def part_of(p: ConvProblem, t: Tiling, block: int) -> Part:
         return i * size, min(size, n - i * size)
 
     return Part(
-        *cut(p.batch, t["bb"], bi), *cut(p.m1, t["br"], ri),
-        *cut(p.n1, t["bm"], mi), *cut(p.c1, t["bn"], ni),
+        *cut(p.batch, t["bb"], bi),
+        *cut(p.m1, t["br"], ri),
+        *cut(p.n1, t["bm"], mi),
+        *cut(p.c1, t["bn"], ni),
     )
 
 
@@ -109,7 +111,9 @@ class Conv2DBackpropFilter(TileKernel):
         if any(d != 1 for d in dict(args.attrs).get("dilations") or ()):
             return "dilated windows"
         if (dy.layout, x.layout, dw.layout) != (
-            Layout.NC1HWC0, Layout.NC1HWC0, Layout.FRACTAL_Z,
+            Layout.NC1HWC0,
+            Layout.NC1HWC0,
+            Layout.FRACTAL_Z,
         ):
             return "needs NC1HWC0 inputs and a FRACTAL_Z output"
         return ""
@@ -357,9 +361,7 @@ class FilterBody:
         whole = alloc.region((images[1], rows[1], padded, 16), dtype)
         yield k.load(whole[:, :, :count], src, whole if count < padded else None)
         top, bottom = p.band(first, count)
-        x = Region.dense(
-            GM, self.operands[1], 0, (p.batch, p.c1, p.height, p.width, 16), dtype
-        )
+        x = Region.dense(GM, self.operands[1], 0, (p.batch, p.c1, p.height, p.width, 16), dtype)
         band = x[at, channels[0] : sum(channels), top:bottom]
         yield k.load(self.l1.back_partner.region(band.shape, dtype), band)
         yield self.l1.enque()
@@ -387,14 +389,10 @@ class FilterBody:
             return k.load_l0(l0a.region((m_b, width, 16, 16), dtype), part)
 
         def load_x() -> Instr:
-            x = self.l1.front_partner.region(
-                (images, c1, bottom - top, p.width, 16), dtype
-            )[image]
+            x = self.l1.front_partner.region((images, c1, bottom - top, p.width, 16), dtype)[image]
             dst = l0b.region((width, n_b, 16, 16), dtype).permute(0, 1, 3, 2)
             valid = min(width * 16, count - lo * 16)
-            return k.load3d(
-                dst, x, p.window, start + lo * 16, valid, column, top, LOAD3D_L0B
-            )
+            return k.load3d(dst, x, p.window, start + lo * 16, valid, column, top, LOAD3D_L0B)
 
         def product() -> Instr:
             a = l0a.region((m_b, width, 16, 16), dtype)

@@ -89,7 +89,6 @@ class GradProblem(ConvProblem):
         even = not (isinstance(self.spec, GradSpec) and self.spec.adds)
         return exact_splits(self.batch, self.m, self.n1, cores, even)
 
-
     @property
     def l0c_tiles(self) -> int:
         """One: the measured kernels alternate the cube and what follows it."""
@@ -116,8 +115,12 @@ def grad_problem(args: KernelArgs) -> GradProblem:
     masked = args.op_type.endswith("ReluGradV2")
     fused = tuple(range(2, len(args.inputs)))
     spec = GradSpec(
-        None, (), args.outputs[0].dtype.np, 0,
-        adds=fused[:-1] if masked else fused, mask=fused[-1] if masked else None,
+        None,
+        (),
+        args.outputs[0].dtype.np,
+        0,
+        adds=fused[:-1] if masked else fused,
+        mask=fused[-1] if masked else None,
     )
     if kh == kw == sh == sw == 1 and (h, wd) == (hi, wi) and not top and not left:
         window = Window(1, 1, 1, 1, 1, 1, 0, 0, h * wd, 1, 1)

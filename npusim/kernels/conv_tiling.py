@@ -162,9 +162,17 @@ def _tiles(
                     continue
                 for c1 in {min(room, p.c1), min(room, p.c1, blocks(16, p.taps))}:
                     yield {
-                        "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
-                        "k0": _even_step(c1 * p.taps, k0), "c1": c1, "resident": resident,
-                        "slots": slots, "panels": panels, "l0c": p.l0c_tiles,
+                        "bb": bb,
+                        "bm": bm,
+                        "bn": bn,
+                        "m0": m0,
+                        "n0": n0,
+                        "k0": _even_step(c1 * p.taps, k0),
+                        "c1": c1,
+                        "resident": resident,
+                        "slots": slots,
+                        "panels": panels,
+                        "l0c": p.l0c_tiles,
                     }
 
 

@@ -110,10 +110,17 @@ def _shares(p: _Conv, chip: ChipSpec, t: Tiling) -> list[_Share]:
     top = blocks(p.co) * BLOCK
     return [
         _Share(
-            b * images, min(images, p.batch - b * images),
-            n * width, min(width, top - n * width), rows, cols,
+            b * images,
+            min(images, p.batch - b * images),
+            n * width,
+            min(width, top - n * width),
+            rows,
+            cols,
         )
-        for b in range(t["bb"]) for n in range(t["bn"]) for rows in runs[0] for cols in runs[1]
+        for b in range(t["bb"])
+        for n in range(t["bn"])
+        for rows in runs[0]
+        for cols in runs[1]
     ]
 
 

@@ -41,12 +41,17 @@ def share(p: Extents, t: Tiling, block: int) -> Share:
     bi, rest = divmod(block, t["bm"] * t["bn"])
     mi, ni = divmod(rest, t["bn"])
     per_b, per_m, per_n = (
-        blocks(p.batch, t["bb"]), blocks(p.m1, t["bm"]) * 16, blocks(p.n1, t["bn"]) * 16,
+        blocks(p.batch, t["bb"]),
+        blocks(p.m1, t["bm"]) * 16,
+        blocks(p.n1, t["bn"]) * 16,
     )
     return Share(
-        bi * per_b, min(per_b, p.batch - bi * per_b),
-        mi * per_m, min(per_m, p.m - mi * per_m),
-        ni * per_n, min(per_n, p.n - ni * per_n),
+        bi * per_b,
+        min(per_b, p.batch - bi * per_b),
+        mi * per_m,
+        min(per_m, p.m - mi * per_m),
+        ni * per_n,
+        min(per_n, p.n - ni * per_n),
     )
 
 

@@ -122,8 +122,12 @@ def _tilings(s: _Shape, chip: ChipSpec) -> Iterator[Tiling]:
             seen.add((channels, images, parts))
             batch, rows, cols = fit
             yield {
-                "channels": channels, "images": images, "parts": parts,
-                "batch": batch, "rows": rows, "cols": cols,
+                "channels": channels,
+                "images": images,
+                "parts": parts,
+                "batch": batch,
+                "rows": rows,
+                "cols": cols,
             }
 
 

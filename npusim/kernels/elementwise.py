@@ -102,8 +102,9 @@ def lowered(args: KernelArgs, cap: int) -> Job:
     space = make_space(shapes, out.storage_shape, 32 // min(*widths, 2), cap)
     chain = _chain(args)
     floats = {o.dtype.np for o in [*specs.values(), out] if o.dtype.is_float}
-    work = working_type([(op, len(ops) if i == 0 else 2) for i, (op, _, ops) in enumerate(chain)],
-                        floats)
+    work = working_type(
+        [(op, len(ops) if i == 0 else 2) for i, (op, _, ops) in enumerate(chain)], floats
+    )
     b = Builder(work, len(space.extents))
     values: dict[int, Value] = {
         i: Value(specs[i].dtype.np, p, i) for i, p in zip(present, space.patterns, strict=True)
@@ -426,8 +427,9 @@ class _Run:
     def _prefix_index(self, v: Value, prefix: int) -> list[int]:
         """Index of the axes before the tiled one (0 where the operand does not vary)."""
         index = []
-        for n, u in zip(self.job.space.extents[: self.axis][::-1], v.varies[: self.axis][::-1],
-                        strict=True):
+        for n, u in zip(
+            self.job.space.extents[: self.axis][::-1], v.varies[: self.axis][::-1], strict=True
+        ):
             prefix, i = divmod(prefix, n)
             index.append(i if u else 0)
         return index[::-1]
@@ -438,5 +440,3 @@ def _flat_line(ub: Region) -> Region:
     *outer, reps, unit = ub.shape
     strides = (*ub.strides[:-2], ub.strides[-1])
     return Region(ub.space, -1, ub.offset, (*outer, reps * unit), strides, ub.dtype)
-
-

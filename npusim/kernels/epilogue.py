@@ -43,9 +43,9 @@ class OutputView(Protocol):
     def rows(self) -> bool:
         """True for ND output: strips lie as rows in UB."""
 
-    def pieces(self, operand: Region, local: Region, n1: int, tile: TileSpan) -> list[
-        tuple[Region, Region]
-    ]:
+    def pieces(
+        self, operand: Region, local: Region, n1: int, tile: TileSpan
+    ) -> list[tuple[Region, Region]]:
         """(GM piece, local piece) pairs of the strip `local` (nu, m16, 16) at column block n1."""
 
     def bursts(self, nu: int, tile: TileSpan) -> int:
@@ -355,9 +355,7 @@ class CubeOutput:
             wide, narrow = self._wide.region((size,), F32), other
             yield k.memo(("widen", i, size), lambda: k.vec("conv", wide, narrow))
             other = wide
-        yield k.memo(
-            ("step", i, size), lambda: k.vec(_TENSOR[step.op_type], work, work, other)
-        )
+        yield k.memo(("step", i, size), lambda: k.vec(_TENSOR[step.op_type], work, work, other))
         yield queue.free()
 
 

@@ -23,22 +23,66 @@ Lower = Callable[..., Any]  #: gives a Value, or several
 LOWER: dict[str, Lower] = {}  #: operator → fn(builder, attrs, *operands in the working type)
 
 #: Operators whose fp16 result is exact (given exact operands) and commutes with rounding.
-EXACT = {"Relu", "Max", "Min", "Abs", "Neg", "Identity", "Dropout", "Clip", "Where",
-         "ReluGrad"}
+EXACT = {"Relu", "Max", "Min", "Abs", "Neg", "Identity", "Dropout", "Clip", "Where", "ReluGrad"}
 #: Operators that round once.
 ROUND_ONCE = {"Add", "Sub", "Mul", "LeakyRelu", "Sum"}
 #: Operators exact on stored values, wrong on values rounded on the way.
 EXACT_FIRST = {
-    "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Floor", "Ceil", "Round",
-    "IsNaN", "IsInf", "Not", "And", "Or", "Xor", "Cast",
+    "Equal",
+    "Greater",
+    "Less",
+    "GreaterOrEqual",
+    "LessOrEqual",
+    "Floor",
+    "Ceil",
+    "Round",
+    "IsNaN",
+    "IsInf",
+    "Not",
+    "And",
+    "Or",
+    "Xor",
+    "Cast",
 }
 #: Operators that take integers in the vector unit's own types.
-INTEGER = {"Add", "Sub", "Mul", "Max", "Min", "Sum", "Neg", "Abs", "Clip", "Where", "Identity",
-           "Dropout", "Relu", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Cast",
-           "BitwiseAnd", "BitwiseOr", "BitwiseNot"}
+INTEGER = {
+    "Add",
+    "Sub",
+    "Mul",
+    "Max",
+    "Min",
+    "Sum",
+    "Neg",
+    "Abs",
+    "Clip",
+    "Where",
+    "Identity",
+    "Dropout",
+    "Relu",
+    "Equal",
+    "Greater",
+    "Less",
+    "GreaterOrEqual",
+    "LessOrEqual",
+    "Cast",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseNot",
+}
 #: Operators that see their operands as stored.
-RAW = {"Cast", "Where", "Not", "And", "Or", "Xor", "Identity", "Dropout", "BitwiseAnd",
-       "BitwiseOr", "BitwiseNot"}
+RAW = {
+    "Cast",
+    "Where",
+    "Not",
+    "And",
+    "Or",
+    "Xor",
+    "Identity",
+    "Dropout",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseNot",
+}
 
 
 def _op(*names: str) -> Callable[[Lower], Lower]:
@@ -137,11 +181,22 @@ def _general_pow(b: Builder, x: Value, y: Value) -> Value:
 # -- error function and its relatives ----
 
 # erf(x) ≈ x · P(x²) / Q(x²) on [-4, 4], the same coefficients as npusim.ops.
-_ERF_P = (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06,
-          -5.69250639462346e-05, -7.34990630326855e-04, -2.95459980854025e-03,
-          -1.60960333262415e-02)
-_ERF_Q = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03,
-          -7.37332916720468e-03, -1.42647390514189e-02)
+_ERF_P = (
+    -2.72614225801306e-10,
+    2.77068142495902e-08,
+    -2.10102402082508e-06,
+    -5.69250639462346e-05,
+    -7.34990630326855e-04,
+    -2.95459980854025e-03,
+    -1.60960333262415e-02,
+)
+_ERF_Q = (
+    -1.45660718464996e-05,
+    -2.13374055278905e-04,
+    -1.68282697438203e-03,
+    -7.37332916720468e-03,
+    -1.42647390514189e-02,
+)
 
 
 def _horner(b: Builder, coefficients: tuple[float, ...], x: Value) -> Value:

@@ -20,7 +20,9 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
 
-INDEX_INSTRUCTIONS = 24  #: scalar instructions per index (measured: 48.7 cycles at issue 2)
+INDEX_INSTRUCTIONS = (
+    24  #: scalar instructions per index (measured: 48.7 cycles, issuing one in 2 cycles)
+)
 MAX_ROWS = 64  #: rows of one gather command: the scalar unit runs ahead of the DMA by one
 UB_SHARE = 0.3  #: of UB, for one slot of rows
 

@@ -208,8 +208,15 @@ class Kernel:
         self._check_align(pairs[0][0])
         effect = effects.Copy(tuple(pairs), zero) if self.functional else None
         return isa.gm_transfer(
-            Pipe.MTE2, "copy_gm", self._issue, mte2.head, nbytes, cap,
-            pairs[0][1].operand, False, effect,
+            Pipe.MTE2,
+            "copy_gm",
+            self._issue,
+            mte2.head,
+            nbytes,
+            cap,
+            pairs[0][1].operand,
+            False,
+            effect,
         )
 
     def store(self, dst: Region, src: Region, atomic: bool = False) -> Instr:
@@ -221,8 +228,15 @@ class Kernel:
             )
             effect = effects.AtomicAdd(dst, src) if self.functional else None
             return isa.gm_transfer(
-                Pipe.MTE3, "atomic_add", self._issue, mte3.head, dst.nbytes, cap, dst.operand,
-                True, effect,
+                Pipe.MTE3,
+                "atomic_add",
+                self._issue,
+                mte3.head,
+                dst.nbytes,
+                cap,
+                dst.operand,
+                True,
+                effect,
             )
         return self.store_pairs([(dst, src)])
 
@@ -235,8 +249,15 @@ class Kernel:
         self._check_align(pairs[0][1])
         effect = effects.Copy(tuple(pairs)) if self.functional else None
         return isa.gm_transfer(
-            Pipe.MTE3, "copy_ub", self._issue, mte3.head, nbytes, cap,
-            pairs[0][0].operand, True, effect,
+            Pipe.MTE3,
+            "copy_ub",
+            self._issue,
+            mte3.head,
+            nbytes,
+            cap,
+            pairs[0][0].operand,
+            True,
+            effect,
         )
 
     def fixpipe(
@@ -264,8 +285,15 @@ class Kernel:
         cap = cost.dma_cap(nbytes, pieces, fixp.rate, fixp.burst, ALIGN)
         effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu) if self.functional else None
         return isa.gm_transfer(
-            Pipe.FIXP, "fixpipe", self._issue, fixp.head, nbytes, cap, pairs[0][0].operand,
-            True, effect,
+            Pipe.FIXP,
+            "fixpipe",
+            self._issue,
+            fixp.head,
+            nbytes,
+            cap,
+            pairs[0][0].operand,
+            True,
+            effect,
         )
 
     def stall(self, pipe: Pipe, cycles: int) -> Instr:
@@ -395,7 +423,12 @@ class Kernel:
         return self._vector(op, spec, cycles, count, dst, (src, *others), None)
 
     def vec_by(
-        self, op: str, fn: Callable[..., Any], walked: Region, dst: Region, *srcs: Region,
+        self,
+        op: str,
+        fn: Callable[..., Any],
+        walked: Region,
+        dst: Region,
+        *srcs: Region,
         per_repeat: float | None = None,
     ) -> Instr:
         """V: dst = fn(*srcs) at the cost of instruction `op` walking the region `walked`.

@@ -45,8 +45,9 @@ class _Shape:
         """From the launch's arguments."""
         spec, given = args.operands[0], dict(args.attrs)
         n, c, *rest = spec.shape
-        parameters = [float(given.get(k, d)) for k, d in
-                      (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))]
+        parameters = [
+            float(given.get(k, d)) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+        ]
         return _Shape(n, c, prod(rest), spec.dtype.np, int(given["size"]), *parameters)
 
     @property
@@ -119,8 +120,12 @@ class Lrn(TileKernel):
                 if run > RUN and run < s.positions:
                     run = run // RUN * RUN
                 runs = -(-s.positions // run)
-                yield {"channels": min(s.c, channels), "positions": run,
-                       "images": images, "parts": min(parts, runs)}
+                yield {
+                    "channels": min(s.c, channels),
+                    "positions": run,
+                    "images": images,
+                    "parts": min(parts, runs),
+                }
                 break
 
     @staticmethod
@@ -212,9 +217,7 @@ class _Tiles:
         yield k.store(self._y[image, first : first + count, at : at + n], y)
         yield self._out.free()
 
-    def _neighbours(
-        self, total: Region, square: Region, first: int, low: int
-    ) -> Iterator[Instr]:
+    def _neighbours(self, total: Region, square: Region, first: int, low: int) -> Iterator[Instr]:
         """total[c] = Σ square[c - before … c - before + size - 1], of the channels that exist."""
         k, s = self._k, self._s
         count, read = total.shape[0], square.shape[0]

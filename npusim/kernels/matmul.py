@@ -93,10 +93,14 @@ def problem(args: KernelArgs) -> Problem:
     n = rows_b if trans_b else cols_b
     out = args.outputs[0]
     return Problem(
-        max(batch_a, batch_b), m, n, k,
+        max(batch_a, batch_b),
+        m,
+        n,
+        k,
         StoredMatrix(0, sa, batch_a, rows_a, cols_a),
         StoredMatrix(1, sb, batch_b, rows_b, cols_b),
-        trans_a, trans_b,
+        trans_a,
+        trans_b,
         MatrixOutput(out.layout, m, n),
         ep.make_spec(args),
     )
@@ -242,8 +246,15 @@ def _tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Iterator[
                 for want in {k0, 16 // k0 * k0 or k0}:
                     k1 = min(p.k1, room // k0 * k0, want)
                     yield {
-                        "bb": bb, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
-                        "k0": k0, "k1": k1, "resident": resident, "panels": panels,
+                        "bb": bb,
+                        "bm": bm,
+                        "bn": bn,
+                        "m0": m0,
+                        "n0": n0,
+                        "k0": k0,
+                        "k1": k1,
+                        "resident": resident,
+                        "panels": panels,
                     }
 
 
@@ -271,7 +282,8 @@ def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     rate = min(core.mte2.rate, chip.l2_rate / block_dim)
     mte2 = 0.0
     for side, extent, reads, trans in (
-        (p.a, s.m, reads_a, p.trans_a), (p.b, s.n, reads_b, not p.trans_b),
+        (p.a, s.m, reads_a, p.trans_a),
+        (p.b, s.n, reads_b, not p.trans_b),
     ):
         resident = t["resident"] == (1 if side is p.a else 2)
         parts = 1 if resident else chunks
@@ -419,9 +431,7 @@ class Body:
         span = ep.TileSpan(batch, row0, rows, m_b * 16)
         yield from self.leave(col0 // 16, n_b, span)
 
-    def load_chunk(
-        self, batch: int, mi: int, ni: int, k_start: int, k_len: int
-    ) -> Iterator[Instr]:
+    def load_chunk(self, batch: int, mi: int, ni: int, k_start: int, k_len: int) -> Iterator[Instr]:
         """What is not resident of K [k_start, k_start + k_len)."""
         alloc = yield from self.l1.alloc()
         if self.t["resident"] == 0:
@@ -434,7 +444,14 @@ class Body:
         yield self.l1.enque()
 
     def _step(
-        self, c: Region, m_b: int, n_b: int, k_first: int, kb: int, lo: int, width: int,
+        self,
+        c: Region,
+        m_b: int,
+        n_b: int,
+        k_first: int,
+        kb: int,
+        lo: int,
+        width: int,
         first: bool,
     ) -> Iterator[Instr]:
         """One k step: L1 → L0A, L0B, mmad. lo: block within the chunk; k_first: chunk's start."""

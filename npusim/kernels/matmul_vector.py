@@ -115,9 +115,12 @@ def _share(p: Problem, chip: ChipSpec, t: Tiling, block: int) -> Share:
     per_b, per_m = blocks(p.batch, t["bb"]), blocks(p.m, t["bm"])
     per_n = blocks(blocks(p.n, lanes), t["bn"]) * lanes
     return Share(
-        bi * per_b, min(per_b, p.batch - bi * per_b),
-        mi * per_m, min(per_m, p.m - mi * per_m),
-        ni * per_n, min(per_n, p.n - ni * per_n),
+        bi * per_b,
+        min(per_b, p.batch - bi * per_b),
+        mi * per_m,
+        min(per_m, p.m - mi * per_m),
+        ni * per_n,
+        min(per_n, p.n - ni * per_n),
     )
 
 
@@ -167,7 +170,8 @@ def _estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     rate = min(core.mte2.ub_rate, chip.l2_rate / block_dim)
     load = 2.0 * core.mte2.head
     for rows, width in (
-        (k0, m0) if p.trans_a else (m0, k0), (n0, k0) if p.trans_b else (k0, n0),
+        (k0, m0) if p.trans_a else (m0, k0),
+        (n0, k0) if p.trans_b else (k0, n0),
     ):
         nbytes = rows * width * 4
         load += nbytes / cost.dma_cap(nbytes, rows, rate, core.mte2.burst, core.mte2.min_burst)

@@ -119,9 +119,7 @@ def _tile(args: KernelArgs) -> list[Job]:
 def _reshape(args: KernelArgs) -> list[Job]:
     x, y = _operand(args, 0), _operand(args, len(args.inputs))
     flat = (prod(x.shape),)
-    return job(
-        Region.dense(GM, y.operand, 0, flat, y.dtype), Region.dense(GM, 0, 0, flat, x.dtype)
-    )
+    return job(Region.dense(GM, y.operand, 0, flat, y.dtype), Region.dense(GM, 0, 0, flat, x.dtype))
 
 
 def _mem_set(args: KernelArgs) -> list[Job]:
@@ -189,4 +187,3 @@ def _refuse_blocked(args: KernelArgs) -> str:
     if any(s.shape[axis] % unit for s in parts):
         return f"channels of a part are not a multiple of {unit}"
     return ""
-

@@ -92,9 +92,7 @@ def _job(args: KernelArgs) -> Job:
     assert spec is not None
     shape, attrs = spec.shape, dict(args.attrs)
     rank = len(shape)
-    affine = tuple(
-        (i, o.dtype.np) for i, o in enumerate(args.inputs[1:], 1) if o is not None
-    )
+    affine = tuple((i, o.dtype.np) for i, o in enumerate(args.inputs[1:], 1) if o is not None)
     rest = (spec.dtype.np, float(attrs.get("epsilon", 1e-5)))
     if args.op_type in ("LayerNormalization", "RMSNormalization"):
         axis = int(attrs.get("axis", -1)) % rank
@@ -129,8 +127,12 @@ class Norm(TileKernel):
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
-        kinds = ("LayerNormalization", "RMSNormalization", "GroupNormalization",
-                 "InstanceNormalization")
+        kinds = (
+            "LayerNormalization",
+            "RMSNormalization",
+            "GroupNormalization",
+            "InstanceNormalization",
+        )
         spec = args.inputs[0]
         if args.op_type not in kinds or spec is None:
             return f"no vector program for {args.op_type}"
@@ -181,8 +183,13 @@ class Norm(TileKernel):
         job = _job(args)
         size = args.outputs[0].nbytes
         lanes = Lanes(job.batch * job.groups, job.length, 1)
-        shape = {"m": tiling["m"], "r": tiling["c"] * tiling["w"], "i": 1,
-                 "parts": tiling["parts"] * tiling["columns"], "columns": 1}
+        shape = {
+            "m": tiling["m"],
+            "r": tiling["c"] * tiling["w"],
+            "i": 1,
+            "parts": tiling["parts"] * tiling["columns"],
+            "columns": 1,
+        }
         return lane_estimate(lanes, chip, shape, 18, size * job.passes(tiling), size)
 
     @staticmethod

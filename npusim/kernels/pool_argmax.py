@@ -194,9 +194,7 @@ class _Forward(_Run):
         self.columns = k.queue("UB", w.taps * self.most * C0 * 2, 1, Pipe.MTE1, Pipe.V)
         (kh, kw), (sh, sw), (dh, dw) = w.kernel, w.strides, w.dilations
         (top, left), (height, width) = w.begin, w.size
-        self.window = effects.Window(
-            kh, kw, sh, sw, dh, dw, top, left, height, width, w.out[1]
-        )
+        self.window = effects.Window(kh, kw, sh, sw, dh, dw, top, left, height, width, w.out[1])
 
     def band(self, s: int, r0: int, r1: int) -> Iterator[Instr]:
         """Output rows [r0, r1) of a slice."""
@@ -220,9 +218,7 @@ class _Forward(_Run):
                 yield k.vec("copy", taken, bits[0])
         yield self.columns.free()
         target = self.image(1)[s, r0:r1]
-        yield from self.stage.store(
-            target, Region.dense(y.space, -1, y.offset, target.shape, F16)
-        )
+        yield from self.stage.store(target, Region.dense(y.space, -1, y.offset, target.shape, F16))
         yield from self.stage.store(self.mask(2, s, r0, r1), bits)
 
     def _taps(self, s: int, r0: int, positions: int) -> Generator[Instr, None, list[Region]]:
@@ -257,8 +253,9 @@ class _Backward(_Run):
         o0, o1 = self.job.band(r0, r1)
         outs = self.tiling["rows"] // w.strides[0] + w.kernel[0]
         width = w.size[1] + w.begin[1] + w.end[1]
-        total = self.stage.temp("total", (r1 - r0, width, C0), F32,
-                                self.tiling["rows"] * width * C0)
+        total = self.stage.temp(
+            "total", (r1 - r0, width, C0), F32, self.tiling["rows"] * width * C0
+        )
         yield k.vec("dup", total, scalar=0.0)
         if o1 > o0:
             dy = yield from self.stage.load(self.image(1)[s, o0:o1], outs * wo * C0)
@@ -268,8 +265,9 @@ class _Backward(_Run):
                 yield from self._tap(total, dy, bits[t], (i, j), (r0, r1, o0, o1))
             yield self.stage.free(1)
             yield self.stage.free(2)
-        out = yield from self.stage.out(3, (r1 - r0, w.size[1], C0), F16,
-                                        self.tiling["rows"] * w.size[1] * C0)
+        out = yield from self.stage.out(
+            3, (r1 - r0, w.size[1], C0), F16, self.tiling["rows"] * w.size[1] * C0
+        )
         yield k.vec("conv", out, total[:, w.begin[1] : w.begin[1] + w.size[1]])
         yield from self.stage.store(self.image(3)[s, r0:r1], out)
 

@@ -146,8 +146,9 @@ class Rows:
         part = x[0]
         if self.n1 > 1:
             halves = -(-self.n1 // 2)
-            work = self.stage.temp("halves", (halves, *self.tile[1:]), x.dtype,
-                                   halves * self.m * self.lanes)
+            work = self.stage.temp(
+                "halves", (halves, *self.tile[1:]), x.dtype, halves * self.m * self.lanes
+            )
             part = self.stage.temp("maximum", self.tile[1:], x.dtype, self.m * self.lanes)
             yield from fold_rows(k, "max", part.expand(0)[0], x, work)
         yield from self._over_lanes("max", narrow, part)

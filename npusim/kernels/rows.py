@@ -379,9 +379,7 @@ def lane_estimate(
     per = core.vector.costs["binary"].b32 or core.vector.costs["binary"].b16 or 1.0
     outer = -(-lanes.outer // tiling["parts"])
     inner = -(-lanes.inner // tiling["columns"])
-    tiles = (
-        -(-outer // tiling["m"]) * -(-inner // tiling["i"]) * -(-lanes.length // tiling["r"])
-    )
+    tiles = -(-outer // tiling["m"]) * -(-inner // tiling["i"]) * -(-lanes.length // tiling["r"])
     elements = outer * inner * lanes.length
     vector = elements / (core.vector.repeat_bytes // 4) * per * passes
     vector += tiles * passes * (core.vector.head + core.vector.tail)

@@ -322,9 +322,7 @@ def _tile_cycles(g: Grid, chip: ChipSpec, share: float) -> tuple[float, float, f
     mte2, mte3, itemsize = chip.core.mte2, chip.core.mte3, g.job.dst.dtype.itemsize
     dst, src = g.tile(0)
     loaded, stored = _ub_tiles(g, 0, 0)
-    cap = cost.dma_cap(
-        dst.nbytes, cost.bursts(dst, stored), mte3.rate, mte3.burst, mte3.min_burst
-    )
+    cap = cost.dma_cap(dst.nbytes, cost.bursts(dst, stored), mte3.rate, mte3.burst, mte3.min_burst)
     store = mte3.head + dst.nbytes / min(cap, share)
     if src is None:
         return 0.0, 0.0, store

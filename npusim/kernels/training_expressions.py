@@ -119,9 +119,7 @@ def _lamb_weight(
     return b.sub(param, b.mul(update, b.mul(ratio, lr)))
 
 
-def _clip_by_norm(
-    b: Builder, attrs: Any, x: Value, zero: Value, one: Value, top: Value
-) -> Value:
+def _clip_by_norm(b: Builder, attrs: Any, x: Value, zero: Value, one: Value, top: Value) -> Value:
     root = b("sqrt", _when(b, "gt", x, zero, x, one))
     return b.max(_when(b, "gt", x, zero, root, x), top)
 

@@ -98,4 +98,3 @@ class TransData(StridedKernel):
     def jobs(args: KernelArgs) -> Sequence[Job]:
         """The copies that the launch consists of."""
         return _jobs(args)
-

@@ -68,4 +68,3 @@ class Arena:
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the graph outputs."""
         return {name: np.array(self.read(name)) for name in self._exe.outputs}
-

@@ -112,9 +112,7 @@ def fill(
             i
             for i in active
             if not (
-                tight_l2
-                or (tight_hbm and flows[i][2] > 0)
-                or level >= flows[i][0] * (1 - 1e-12)
+                tight_l2 or (tight_hbm and flows[i][2] > 0) or level >= flows[i][0] * (1 - 1e-12)
             )
         ]
     return rates

@@ -30,8 +30,11 @@ class TileMemory:
     def __init__(self, chip: ChipSpec, operands: list[np.ndarray | None]) -> None:
         core = chip.core
         sizes = {
-            "UB": core.ub.size, "L1": core.l1.size, "L0A": core.l0a.size,
-            "L0B": core.l0b.size, "L0C": core.l0c.size,
+            "UB": core.ub.size,
+            "L1": core.l1.size,
+            "L0A": core.l0a.size,
+            "L0B": core.l0b.size,
+            "L0C": core.l0c.size,
         }
         self._chip = {space: np.full(n, 0xFF, np.uint8) for space, n in sizes.items()}
         self._gm = operands
@@ -53,9 +56,7 @@ class SharedMemory:
         self._server = BandwidthServer(chip.l2_rate, chip.hbm_rate)
         self._version = 0
 
-    def transfer(
-        self, nbytes: int, weight: int, cap: float, hbm_share: float
-    ) -> simpy.Event:
+    def transfer(self, nbytes: int, weight: int, cap: float, hbm_share: float) -> simpy.Event:
         """An event that fires when the bytes are through."""
         done = self._env.event()
         self._server.add(int(self._env.now), Flow(done, nbytes, weight, cap, hbm_share))

@@ -179,7 +179,22 @@ class Device:
         end = int(self._env.now)
         self._records.append(
             OpRecord(
-                task.name, task.op_type, "AICPU", TaskKind.AI_CPU.value, 1, task.stream, start,
-                end, launch, {}, hbm, nbytes, task.flops, "aicpu", 1.0, 0, {"aicpu": 1.0},
+                task.name,
+                task.op_type,
+                "AICPU",
+                TaskKind.AI_CPU.value,
+                1,
+                task.stream,
+                start,
+                end,
+                launch,
+                {},
+                hbm,
+                nbytes,
+                task.flops,
+                "aicpu",
+                1.0,
+                0,
+                {"aicpu": 1.0},
             )
         )

@@ -159,9 +159,7 @@ def _periods(before: _Snapshot, now: _Snapshot) -> int:
     return limit or 0
 
 
-def _moving_loop(
-    old: list[tuple[Any, int]], new: list[tuple[Any, int]]
-) -> tuple[Any, int] | None:
+def _moving_loop(old: list[tuple[Any, int]], new: list[tuple[Any, int]]) -> tuple[Any, int] | None:
     """The one loop that advanced, and by how much; (loop, 0) when the places do not compare."""
     for (a, i), (b, j) in zip(old, new, strict=True):
         if a is not b:

@@ -113,6 +113,8 @@ def _blocked(ins: list[Buffer | None]) -> bool:
     """True when a convolution's operands are NC1HWC0 and FRACTAL_Z."""
     x, w = ins[0], ins[1]
     return (
-        x is not None and x.layout is Layout.NC1HWC0
-        and w is not None and w.layout is Layout.FRACTAL_Z
+        x is not None
+        and x.layout is Layout.NC1HWC0
+        and w is not None
+        and w.layout is Layout.FRACTAL_Z
     )

@@ -41,9 +41,7 @@ def hot(plan: Plan) -> GmState:
     return GmState(tuple((i, 0.0) for i in sorted(plan.traffic)))
 
 
-def visit(
-    l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int, int]]
-) -> GmState:
+def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int, int]]) -> GmState:
     """The state that a launch finds in L2, and what it leaves there.
 
     Inputs are touched first, then outputs; dirty bytes that leave for them are charged to the

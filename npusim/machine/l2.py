@@ -27,9 +27,7 @@ class L2Cache:
 
     def resident(self, start: int, end: int) -> int:
         """Bytes of [start, end) that are in L2."""
-        return sum(
-            max(0, min(end, r.end) - max(start, r.start)) for r in self._ranges
-        )
+        return sum(max(0, min(end, r.end) - max(start, r.start)) for r in self._ranges)
 
     def touch(self, start: int, end: int, write: bool) -> int:
         """Read or write [start, end); returns the dirty bytes that had to leave for it."""

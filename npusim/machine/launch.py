@@ -85,9 +85,9 @@ def time_launch(
     if engine == "fast":
         fold = fold and not spans
         cores = list(zip(contexts, programs, weights, strict=True))
-        groups = [cores] if coupled else [
-            [(k, p, -(-plan.block_dim // waves))] for k, p, _ in cores
-        ]
+        groups = (
+            [cores] if coupled else [[(k, p, -(-plan.block_dim // waves))] for k, p, _ in cores]
+        )
         stats: list[CoreStats] = []
         events = 0
         for group in groups:
@@ -148,7 +148,9 @@ def _run(env: simpy.Environment, name: str, models: list[CoreModel]) -> int:
         env.step()
         events += 1
     stuck = [
-        f"core class {i}: {line}" for i, m in enumerate(models) if m.done.is_alive
+        f"core class {i}: {line}"
+        for i, m in enumerate(models)
+        if m.done.is_alive
         for line in (m.blocked() or ["the scalar unit waits for a queue slot"])
     ]
     if stuck:

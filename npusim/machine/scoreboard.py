@@ -42,8 +42,16 @@ class Core:
     """One class of identical cores."""
 
     __slots__ = (
-        "context", "finished", "flags", "held", "index", "issue_at", "pipes", "program",
-        "stats", "waiters",
+        "context",
+        "finished",
+        "flags",
+        "held",
+        "index",
+        "issue_at",
+        "pipes",
+        "program",
+        "stats",
+        "waiters",
     )
 
     def __init__(self, index: int, context: Any, program: Iterator[Instr], weight: int) -> None:

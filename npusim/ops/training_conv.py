@@ -130,9 +130,7 @@ class Conv2DBackpropFilter(Operator):
         dw = np.zeros((dy.shape[1], image.shape[1], *window.kernel), np.float32)
         for position in window.positions():
             at: tuple[Any, ...] = (slice(None), slice(None), *position)
-            dw[at] = np.einsum(
-                "nohw,nchw->oc", dy, window.view(padded, position)
-            )
+            dw[at] = np.einsum("nohw,nchw->oc", dy, window.view(padded, position))
         return [dw]
 
     @staticmethod

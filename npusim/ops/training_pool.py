@@ -24,8 +24,7 @@ def mask_type(shape: tuple[int, ...], window: Window) -> TensorType:
 def _taps(padded: np.ndarray, window: Window) -> list[np.ndarray]:
     """What every tap sees: views (N, C, Ho, Wo)."""
     return [
-        padded[:, :, window.along(0, i)][:, :, :, window.along(1, j)]
-        for i, j in window.positions()
+        padded[:, :, window.along(0, i)][:, :, :, window.along(1, j)] for i, j in window.positions()
     ]
 
 

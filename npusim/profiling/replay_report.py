@@ -59,7 +59,11 @@ def print_replay_quiet(
 
 
 def replay_json(
-    ops: Sequence[ReplayedOp], *, chip: str, mode: str, changes: Sequence[str],
+    ops: Sequence[ReplayedOp],
+    *,
+    chip: str,
+    mode: str,
+    changes: Sequence[str],
     unchanged: Sequence[ReplayedOp] = (),
 ) -> dict[str, object]:
     """The replay as plain data: `rows` has one entry per input row, in its order."""
@@ -129,9 +133,7 @@ def _net_table(ops: Sequence[ReplayedOp], unchanged: Sequence[ReplayedOp]) -> Ta
     return found
 
 
-def _type_table(
-    ops: Sequence[ReplayedOp], unchanged: Sequence[ReplayedOp], top: int
-) -> Table:
+def _type_table(ops: Sequence[ReplayedOp], unchanged: Sequence[ReplayedOp], top: int) -> Table:
     groups = grouped((op for op in ops if op.predicted_us is not None), lambda op: op.op_type)
     before = grouped(unchanged, lambda op: op.op_type)
     columns = ["type", ">rows", ">measured", ">predicted", ">error", ">bias", "bound"]
@@ -159,9 +161,7 @@ def _bounds(rows: Sequence[ReplayedOp]) -> dict[str, float]:
     return dict(sorted(times.items(), key=lambda item: -item[1]))
 
 
-def _missing_table(
-    ops: Sequence[ReplayedOp], missing: Sequence[ReplayedOp], top: int
-) -> Table:
+def _missing_table(ops: Sequence[ReplayedOp], missing: Sequence[ReplayedOp], top: int) -> Table:
     total = sum(op.measured for op in ops)
     found = table("Not covered", "type", ">rows", ">measured", ">share", "reason")
     groups = grouped(missing, lambda op: op.op_type)
@@ -182,9 +182,7 @@ def _apart_table(ops: Sequence[ReplayedOp], top: int) -> Table:
         "Largest differences (all launches of a row)",
         "type", "shapes", ">count", ">measured", ">predicted", ">ratio", "bound",
     )  # fmt: skip
-    apart = sorted(
-        (op for op in ops if op.predicted_us is not None), key=lambda op: -abs(op.error)
-    )
+    apart = sorted((op for op in ops if op.predicted_us is not None), key=lambda op: -abs(op.error))
     for op in apart[:top]:
         cells = (
             shorten(op.op_type, 18), shorten(op.shapes, _SHAPES_WIDTH - 10), str(op.count),

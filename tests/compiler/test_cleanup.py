@@ -22,8 +22,15 @@ def test_identities_go() -> None:
 
 
 def test_real_casts_stay() -> None:
-    graph = graph_of(lambda g: g.node("Relu", "y", g.node(
-        "Cast", "b", g.node("Cast", "a", g.input("x", (4,)), to="float16"), to="float32")))
+    graph = graph_of(
+        lambda g: g.node(
+            "Relu",
+            "y",
+            g.node(
+                "Cast", "b", g.node("Cast", "a", g.input("x", (4,)), to="float16"), to="float32"
+            ),
+        )
+    )
     assert kinds(passed(remove_identities, graph)) == ["Cast", "Cast", "Relu"]
 
 

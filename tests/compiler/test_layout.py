@@ -146,8 +146,12 @@ def test_infinities_stay_out(op_type: str, tile_level: bool) -> None:
         x = _conv(g, _image(g), "a", 5)
         positive = g.node("Add", "p", g.node("Abs", "abs", x), g.weight("one", (5, 1, 1), 0.1, 1.0))
         if op_type == "Exp":  # e^0 = 1 would be finite three times, e^(1000 · 1) is not
-            x = g.node("Mul", "k", g.node("Exp", "e", g.node("Neg", "n", positive)),
-                       g.constant("big", 200.0))
+            x = g.node(
+                "Mul",
+                "k",
+                g.node("Exp", "e", g.node("Neg", "n", positive)),
+                g.constant("big", 200.0),
+            )
             x = g.node("Exp", "ee", g.node("Min", "m", x, g.weight("c", (5, 1, 1), 0.1, 1.0)))
         elif op_type == "Div":
             x = g.node("Div", "d", x, positive)

@@ -71,9 +71,7 @@ def test_large_values_saturate(tile_level: bool) -> None:
     x = np.array([[300, 300], [-300, -300], [300, -300]], np.float32)
     inputs = {"x": x, "w": np.full((2, 1), 200, np.float32)}
     for chip in ("ascend910a", "ascend910b2"):
-        result = api.run(
-            compiled(graph, chip), CHIPS[chip], inputs=inputs, tile_level=tile_level
-        )
+        result = api.run(compiled(graph, chip), CHIPS[chip], inputs=inputs, tile_level=tile_level)
         np.testing.assert_array_equal(result.outputs["y"].ravel(), [65504, -65504, 0])
 
 

@@ -18,24 +18,38 @@ NZ = ("FRACTAL_NZ", "float16", (48, 256, 16, 16))
 NZ32 = ("FRACTAL_NZ", "float32", (48, 256, 16, 16))
 ROWS = {
     "Softmax, one unaligned row at a time": (
-        "Softmax", [("ND", "float16", (64, 12, 50, 50))], [("ND", "float16", (64, 12, 50, 50))],
-        30, 681.3, 0.10,
+        "Softmax",
+        [("ND", "float16", (64, 12, 50, 50))],
+        [("ND", "float16", (64, 12, 50, 50))],
+        30,
+        681.3,
+        0.10,
     ),
     "UpdateGrad, seven passes": ("BNTrainingUpdateGrad", [X, X, P, P], [P, P], 30, 260.5, 0.10),
     "Update, four passes": ("BNTrainingUpdate", [X] + [P] * 6, [X] + [P] * 4, 30, 143.2, 0.10),
     "segment sum, one atomic add after the other": (
         "UnsortedSegmentSum",
         [("ND", "float32", (16000, 39, 80)), ("ND", "int32", (16000, 39))],
-        [("ND", "float32", (184965, 80))], 30, 2125.8, 0.10,
+        [("ND", "float32", (184965, 80))],
+        30,
+        2125.8,
+        0.10,
     ),
     "segment sum, one short row at a time": (
         "UnsortedSegmentSum",
         [("ND", "float32", (16000, 39, 8)), ("ND", "int32", (16000, 39))],
-        [("ND", "float32", (184965, 8))], 30, 6065.8, 0.15,
+        [("ND", "float32", (184965, 8))],
+        30,
+        6065.8,
+        0.15,
     ),
     "column sums, 48 blocks on 30 cores": (
-        "LayerNormBetaGammaBackpropV2", [NZ, NZ32],
-        [("ND", "float32", (768,)), ("ND", "float32", (768,))], 48, 25.3, 0.25,
+        "LayerNormBetaGammaBackpropV2",
+        [NZ, NZ32],
+        [("ND", "float32", (768,)), ("ND", "float32", (768,))],
+        48,
+        25.3,
+        0.25,
     ),
 }
 

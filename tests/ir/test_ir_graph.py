@@ -36,7 +36,8 @@ def small() -> Graph:
         Node("add", "Add", ("x", "b"), ("z",)),
     ]
     constants = {
-        "w": Constant.full((3, 4), 0.5, F32), "b": Constant.of(np.arange(3, dtype=np.float32))
+        "w": Constant.full((3, 4), 0.5, F32),
+        "b": Constant.of(np.arange(3, dtype=np.float32)),
     }
     return Graph("small", nodes, {t.name: t for t in tensors}, ["x"], ["y", "z"], constants)
 

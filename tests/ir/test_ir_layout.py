@@ -45,9 +45,7 @@ def test_round_trip(case: tuple[Layout, tuple[int, ...]], dtype: object) -> None
 
 @settings(max_examples=60, deadline=None)
 @given(IMAGES, st.sampled_from(DTYPES), st.data())
-def test_where_elements_lie(
-    shape: tuple[int, ...], dtype: object, data: st.DataObject
-) -> None:
+def test_where_elements_lie(shape: tuple[int, ...], dtype: object, data: st.DataObject) -> None:
     """Element by element, from the formats' definitions."""
     x = numbered(shape, dtype)
     c0 = 32 if x.itemsize == 1 else 16

@@ -46,8 +46,13 @@ def _values(op: str, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
 def _launch(chip: Any, op: str, values: list[np.ndarray]) -> tuple[list[Any], list[Any]]:
     """(wanted, got) outputs; sums start from cleared memory."""
     attrs = {} if op == "BNTrainingReduce" else {"epsilon": 0.1}
-    node = Node("n", op, tuple(f"x{i}" for i in range(len(values))),
-                tuple(f"y{i}" for i in range(OUTPUTS[op])), attrs)
+    node = Node(
+        "n",
+        op,
+        tuple(f"x{i}" for i in range(len(values))),
+        tuple(f"y{i}" for i in range(OUTPUTS[op])),
+        attrs,
+    )
     types = infer_node(node, [TensorType(v.shape, DType.of(v.dtype)) for v in values], values)
     layout = Layout.NC1HWC0
     ins = tuple(OperandSpec(v.shape, DType.of(v.dtype), layout) for v in values)
@@ -70,9 +75,7 @@ def _launch(chip: Any, op: str, values: list[np.ndarray]) -> tuple[list[Any], li
 @pytest.mark.parametrize("op", list(INPUTS))
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))
-def test_tiles_compute_the_operator(
-    chip: str, op: str, n: int, c1: int, h: int, w: int
-) -> None:
+def test_tiles_compute_the_operator(chip: str, op: str, n: int, c1: int, h: int, w: int) -> None:
     values = _values(op, (n, 16 * c1, h, w), "float16")
     want, got = _launch(CHIPS[chip], op, values)
     for g, wanted in zip(got, want, strict=True):

@@ -39,8 +39,15 @@ def check(
         layouts.append(ND)
     depth = shape[1] * kernel[0] * kernel[1]
     return check_operator(
-        CHIPS[chip], "Conv2D", "Conv", inputs, attrs, layouts=[*layouts, NC], epilogue=steps,
-        rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * max(1.0, depth**0.5 / 4),
+        CHIPS[chip],
+        "Conv2D",
+        "Conv",
+        inputs,
+        attrs,
+        layouts=[*layouts, NC],
+        epilogue=steps,
+        rtol=TOLERANCE[dtype],
+        atol=TOLERANCE[dtype] * max(1.0, depth**0.5 / 4),
     )
 
 

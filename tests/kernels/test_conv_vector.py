@@ -21,12 +21,19 @@ RELU = EpilogueStep("Relu")
 
 
 def check(
-    chip: str, shape: tuple[int, ...], co: int, kernel: tuple[int, int], attrs: dict[str, Any],
-    bias: bool = False, residual: tuple[int, ...] = (), steps: tuple[EpilogueStep, ...] = (),
+    chip: str,
+    shape: tuple[int, ...],
+    co: int,
+    kernel: tuple[int, int],
+    attrs: dict[str, Any],
+    bias: bool = False,
+    residual: tuple[int, ...] = (),
+    steps: tuple[EpilogueStep, ...] = (),
 ) -> Plan:
     rng = np.random.default_rng(0)
     inputs: list[np.ndarray | None] = [
-        random_array(rng, shape, "float32"), random_array(rng, (co, shape[1], *kernel), "float32")
+        random_array(rng, shape, "float32"),
+        random_array(rng, (co, shape[1], *kernel), "float32"),
     ]
     layouts = [NC, FZ]
     if bias or residual:
@@ -37,8 +44,15 @@ def check(
         layouts.append(NC)
         steps = (EpilogueStep("Add", 3), *steps)
     return check_operator(
-        CHIPS[chip], "ConvVector", "Conv", inputs, attrs, layouts=[*layouts, NC],
-        epilogue=steps, rtol=1e-5, atol=1e-4,
+        CHIPS[chip],
+        "ConvVector",
+        "Conv",
+        inputs,
+        attrs,
+        layouts=[*layouts, NC],
+        epilogue=steps,
+        rtol=1e-5,
+        atol=1e-4,
     )
 
 
@@ -112,9 +126,7 @@ def test_refusals() -> None:
     kernel, chip, args = get_kernel("ConvVector"), CHIPS["ascend910a"], conv(1, 8, 8, 8, 3, 1, 1)
     assert kernel.refuse(args, chip) == ""
     grouped = tuple((k, 2 if k == "group" else v) for k, v in args.attrs)
-    assert "grouped" in kernel.refuse(
-        KernelArgs("Conv", args.inputs, args.outputs, grouped), chip
-    )
+    assert "grouped" in kernel.refuse(KernelArgs("Conv", args.inputs, args.outputs, grouped), chip)
     steps = [EpilogueStep(op, None, (("const1", v),)) for op, v in (("Max", 1.0), ("Min", 0.0))]
 
     def fused(*epilogue: EpilogueStep) -> str:

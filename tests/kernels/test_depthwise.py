@@ -21,13 +21,20 @@ NC, ND = Layout.NC1HWC0, Layout.ND
 
 
 def check(
-    chip: str, shape: tuple[int, ...], kernel: tuple[int, int], dtype: str, attrs: dict[str, Any],
-    bias: bool = False, epilogue: tuple[EpilogueStep, ...] = (), residual: tuple[int, ...] = (),
+    chip: str,
+    shape: tuple[int, ...],
+    kernel: tuple[int, int],
+    dtype: str,
+    attrs: dict[str, Any],
+    bias: bool = False,
+    epilogue: tuple[EpilogueStep, ...] = (),
+    residual: tuple[int, ...] = (),
 ) -> None:
     rng = np.random.default_rng(0)
     c = shape[1]
     inputs: list[np.ndarray | None] = [
-        random_array(rng, shape, dtype), random_array(rng, (c, 1, *kernel), dtype)
+        random_array(rng, shape, dtype),
+        random_array(rng, (c, 1, *kernel), dtype),
     ]
     layouts = [NC, ND]
     if bias or residual:
@@ -38,8 +45,15 @@ def check(
         layouts.append(NC)
     tolerance = TOLERANCE[dtype]
     check_operator(
-        CHIPS[chip], "DepthwiseConv", "Conv", inputs, {"group": c, **attrs},
-        layouts=[*layouts, NC], epilogue=epilogue, rtol=tolerance, atol=tolerance,
+        CHIPS[chip],
+        "DepthwiseConv",
+        "Conv",
+        inputs,
+        {"group": c, **attrs},
+        layouts=[*layouts, NC],
+        epilogue=epilogue,
+        rtol=tolerance,
+        atol=tolerance,
     )
 
 

@@ -47,8 +47,14 @@ def test_matmul_with_a_residual(
     inputs.append(random_array(rng, (m, n), "float16"))
     steps = (EpilogueStep(op, len(inputs) - 1), *((RELU,) if relu else ()))
     check_operator(
-        CHIPS[chip], "MatMul", "Gemm", inputs, {}, layouts=[*layouts, layout, layout],
-        epilogue=steps, **TOL,
+        CHIPS[chip],
+        "MatMul",
+        "Gemm",
+        inputs,
+        {},
+        layouts=[*layouts, layout, layout],
+        epilogue=steps,
+        **TOL,
     )
 
 
@@ -64,8 +70,15 @@ def test_convolution_with_residuals(chip: str, steps: tuple[EpilogueStep, ...]) 
     inputs = [random_array(rng, s, "float16") for s in shapes[:used]]
     layouts = [NC, FZ, ND, NC, NC][:used]
     check_operator(
-        CHIPS[chip], "Conv2D", "Conv", inputs, {"pads": (1,) * 4}, layouts=[*layouts, NC],
-        epilogue=steps, rtol=4e-3, atol=6e-2,
+        CHIPS[chip],
+        "Conv2D",
+        "Conv",
+        inputs,
+        {"pads": (1,) * 4},
+        layouts=[*layouts, NC],
+        epilogue=steps,
+        rtol=4e-3,
+        atol=6e-2,
     )
 
 
@@ -78,9 +91,7 @@ def test_constants(chip: str, op: str, value: float, want: object) -> None:
     rng = np.random.default_rng(2)
     a, b = random_array(rng, (50, 40), "float16"), random_array(rng, (40, 70), "float16")
     node = Node("n", "MatMul", ("a", "b"), ("y",), {}, (constant(op, value),))
-    got, _ = execute(
-        CHIPS[chip], "MatMul", node, [a, b], [TensorType((50, 70), F16)], [ND] * 3, {}
-    )
+    got, _ = execute(CHIPS[chip], "MatMul", node, [a, b], [TensorType((50, 70), F16)], [ND] * 3, {})
     exact = want(a.astype(np.float32) @ b.astype(np.float32))  # type: ignore[operator]
     np.testing.assert_allclose(got[0].astype(np.float32), exact, **TOL)
 

@@ -55,8 +55,14 @@ def test_products(
     else:
         layouts = [NZ, NZ, *([ND] if bias else []), NZ]
         check_operator(
-            CHIPS[chip], "LibraryMatMul", "Gemm", inputs, {"transA": int(ta), "transB": int(tb)},
-            layouts=layouts, epilogue=steps, **TOL,
+            CHIPS[chip],
+            "LibraryMatMul",
+            "Gemm",
+            inputs,
+            {"transA": int(ta), "transB": int(tb)},
+            layouts=layouts,
+            epilogue=steps,
+            **TOL,
         )
 
 
@@ -76,8 +82,14 @@ def test_further_tensors(chip: str) -> None:
     inputs = [random_array(rng, s, "float16") for s in shapes]
     steps = (EpilogueStep("Add", 3), EpilogueStep("Add", 4))
     check_operator(
-        CHIPS[chip], "LibraryMatMul", "Gemm", inputs, {}, layouts=[NZ, NZ, ND, NZ, NZ, NZ],
-        epilogue=steps, **TOL,
+        CHIPS[chip],
+        "LibraryMatMul",
+        "Gemm",
+        inputs,
+        {},
+        layouts=[NZ, NZ, ND, NZ, NZ, NZ],
+        epilogue=steps,
+        **TOL,
     )
 
 
@@ -181,9 +193,7 @@ def test_refusals() -> None:
     chip = CHIPS["ascend910a"]
 
     def why(*steps: EpilogueStep, outputs: tuple[OperandSpec, ...] = (x,)) -> str:
-        return LibraryMatMul.refuse(
-            KernelArgs("MatMul", (x, x, None, y), outputs, (), steps), chip
-        )
+        return LibraryMatMul.refuse(KernelArgs("MatMul", (x, x, None, y), outputs, (), steps), chip)
 
     assert why() == why(GELU) == why(GELU, outputs=(x, x)) == ""
     assert "Erf" in why(EpilogueStep("Erf"))

@@ -40,8 +40,15 @@ def check(
     inputs = [None if s is None else random_array(rng, s, dtype) for s in shapes]
     depth = shapes[0][-1] if shapes[0] else 1
     return check_operator(
-        CHIPS[chip], "MatMul", op, inputs, attrs or {}, layouts=layouts, epilogue=epilogue,
-        rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * max(1.0, depth**0.5 / 4),
+        CHIPS[chip],
+        "MatMul",
+        op,
+        inputs,
+        attrs or {},
+        layouts=layouts,
+        epilogue=epilogue,
+        rtol=TOLERANCE[dtype],
+        atol=TOLERANCE[dtype] * max(1.0, depth**0.5 / 4),
     )
 
 
@@ -135,8 +142,7 @@ def test_every_tiling_fits_the_buffers_and_covers_the_work(
     """Building the body allocates every buffer: one byte too many would be an error."""
     spec = CHIPS[chip]
     a, b, c = (
-        OperandSpec(s, DType.FLOAT16, layout)
-        for s in ((batch, m, k), (batch, k, n), (batch, m, n))
+        OperandSpec(s, DType.FLOAT16, layout) for s in ((batch, m, k), (batch, k, n), (batch, m, n))
     )
     args = KernelArgs("MatMul", (a, b), (c,))
     tilings = list(MatMul.tilings(args, spec))

@@ -23,16 +23,26 @@ RELU = (EpilogueStep("Relu"),)
 
 
 def check(
-    chip: str, op: str, shapes: list[tuple[int, ...]], attrs: dict[str, Any] | None = None,
-    epilogue: tuple[EpilogueStep, ...] = (), absent_bias: bool = False,
+    chip: str,
+    op: str,
+    shapes: list[tuple[int, ...]],
+    attrs: dict[str, Any] | None = None,
+    epilogue: tuple[EpilogueStep, ...] = (),
+    absent_bias: bool = False,
 ) -> Plan:
     rng = np.random.default_rng(0)
     inputs: list[np.ndarray | None] = [random_array(rng, s, "float32") for s in shapes]
     if absent_bias:
         inputs.insert(2, None)
     return check_operator(
-        CHIPS[chip], "MatMulVector", op, inputs, attrs or {}, epilogue=epilogue,
-        rtol=1e-5, atol=1e-4,
+        CHIPS[chip],
+        "MatMulVector",
+        op,
+        inputs,
+        attrs or {},
+        epilogue=epilogue,
+        rtol=1e-5,
+        atol=1e-4,
     )
 
 
@@ -55,13 +65,18 @@ def test_gemm(data: st.DataObject) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(
-    CHIP_NAMES, st.integers(1, 5), *(st.integers(1, 40) for _ in range(3)),
+    CHIP_NAMES,
+    st.integers(1, 5),
+    *(st.integers(1, 40) for _ in range(3)),
     st.sampled_from(["both", "a", "b", "row", "column"]),
 )
 def test_batches(chip: str, batch: int, m: int, k: int, n: int, which: str) -> None:
     a, b = (batch, 2, m, k), (batch, 2, k, n)
     shapes = {
-        "both": (a, b), "a": (a, (k, n)), "b": ((1, m, k), b), "row": ((k,), (k, n)),
+        "both": (a, b),
+        "a": (a, (k, n)),
+        "b": ((1, m, k), b),
+        "row": ((k,), (k, n)),
         "column": (a, (k,)),
     }
     check(chip, "MatMul", list(shapes[which]))

@@ -35,7 +35,12 @@ def test_concat_and_split(chip: str, shape: list[int], dtype: str, data: st.Data
     check_operator(CHIPS[chip], "Move", "Concat", parts, {"axis": axis})
     whole = np.concatenate(parts, axis)
     check_operator(
-        CHIPS[chip], "Move", "Split", [whole], {"axis": axis}, [ints(*sizes)],
+        CHIPS[chip],
+        "Move",
+        "Split",
+        [whole],
+        {"axis": axis},
+        [ints(*sizes)],
         n_outputs=len(sizes),
     )
 
@@ -68,8 +73,13 @@ def test_pad(chip: str, shape: list[int], dtype: str, data: st.DataObject) -> No
     if dtype == "bfloat16":
         value = np.asarray(0.5).astype(x.dtype)
     check_operator(
-        CHIPS[chip], "Move", "Pad", [x], {"mode": "constant"},
-        [ints(*before, *after), value], launch,
+        CHIPS[chip],
+        "Move",
+        "Pad",
+        [x],
+        {"mode": "constant"},
+        [ints(*before, *after), value],
+        launch,
     )
 
 
@@ -97,9 +107,7 @@ def test_channel_blocks_join_without_a_change_of_layout() -> None:
     rng = np.random.default_rng(0)
     parts = [random_array(rng, (2, c, 5, 6), "float16") for c in (16, 48, 32)]
     kinds = [OperandSpec(p.shape, DType.FLOAT16, Layout.NC1HWC0) for p in parts]
-    check_operator(
-        CHIPS["toy"], "Move", "Concat", parts, {"axis": 1}, layout=Layout.NC1HWC0
-    )
+    check_operator(CHIPS["toy"], "Move", "Concat", parts, {"axis": 1}, layout=Layout.NC1HWC0)
     odd = OperandSpec((2, 8, 5, 6), DType.FLOAT16, Layout.NC1HWC0)
     out = OperandSpec((2, 24, 5, 6), DType.FLOAT16, Layout.NC1HWC0)
     args = KernelArgs("Concat", (kinds[0], odd), (out,), (("axis", 1),))

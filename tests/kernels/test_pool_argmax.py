@@ -42,7 +42,10 @@ def _run(chip: str, op: str, values: list[np.ndarray], attrs: dict[str, object])
 @pytest.mark.parametrize("chip", ["toy", "ascend910a"])
 @settings(max_examples=10, deadline=None)
 @given(
-    st.integers(1, 3), st.integers(3, 12), st.integers(3, 12), st.integers(1, 2),
+    st.integers(1, 3),
+    st.integers(3, 12),
+    st.integers(3, 12),
+    st.integers(1, 2),
     st.sampled_from([(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)]),
 )
 def test_maxima_mask_and_gradient(
@@ -53,8 +56,6 @@ def test_maxima_mask_and_gradient(
     x = rng.integers(-3, 4, (2, 16 * c1, h, w)).astype(np.float16)  # ties on purpose
     _run(chip, "MaxPoolWithArgmax", [x], attrs)
     node = Node("n", "MaxPoolWithArgmax", ("x",), ("y", "m"), attrs)
-    y, mask = compute_node(
-        node, [x], infer_node(node, [TensorType(x.shape, DType.FLOAT16)], [x])
-    )
+    y, mask = compute_node(node, [x], infer_node(node, [TensorType(x.shape, DType.FLOAT16)], [x]))
     dy = rng.integers(-3, 4, y.shape).astype(np.float16)
     _run(chip, "MaxPoolGradWithArgmax", [x, dy, mask], attrs)

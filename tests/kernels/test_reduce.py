@@ -37,9 +37,7 @@ def check(
     st.integers(0, 1),
     st.data(),
 )
-def test_any_axes(
-    chip: str, dtype: str, shape: list[int], keep: int, data: st.DataObject
-) -> None:
+def test_any_axes(chip: str, dtype: str, shape: list[int], keep: int, data: st.DataObject) -> None:
     axes = data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1).map(sorted).map(tuple))
     x = random_array(np.random.default_rng(0), shape, dtype)
     kept = tuple(1 if i in axes else n for i, n in enumerate(shape))

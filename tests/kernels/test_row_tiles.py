@@ -24,8 +24,12 @@ INPUTS = {
     "LayerNormBetaGammaBackpropV2": "xx",
     "SoftmaxCrossEntropyWithLogits": "xx",
 }
-OUTPUTS = {"LayerNorm": 3, "LayerNormXBackpropV2": 2, "LayerNormBetaGammaBackpropV2": 2,
-           "SoftmaxCrossEntropyWithLogits": 2}
+OUTPUTS = {
+    "LayerNorm": 3,
+    "LayerNormXBackpropV2": 2,
+    "LayerNormBetaGammaBackpropV2": 2,
+    "SoftmaxCrossEntropyWithLogits": 2,
+}
 
 
 def check(chip: str, kernel: str, op: str, m: int, n: int, dtype: str, layout: Layout) -> None:

@@ -111,7 +111,8 @@ def _conv(rng: Random, size: int, dtype: DType, channels: int) -> KernelArgs:
     sh, sw, pad = rng.randint(1, 2), rng.randint(1, 2), rng.randint(0, 1)
     ho, wo = (h + 2 * pad - kh) // sh + 1, (w + 2 * pad - kw) // sw + 1
     inputs: list[OperandSpec | None] = [
-        OperandSpec((n, c, h, w), dtype, NC), OperandSpec((co, c, kh, kw), dtype, FZ)
+        OperandSpec((n, c, h, w), dtype, NC),
+        OperandSpec((co, c, kh, kw), dtype, FZ),
     ]
     y = OperandSpec((n, co, ho, wo), dtype, NC)
     steps = rng.choice([(), (EpilogueStep("Relu"),)])
@@ -122,7 +123,13 @@ def _conv(rng: Random, size: int, dtype: DType, channels: int) -> KernelArgs:
         inputs.append(y)
         steps = (EpilogueStep("Add", 3), *steps)
     return launch(
-        "Conv", tuple(inputs), y, epilogue=steps, group=1, strides=(sh, sw), pads=(pad,) * 4,
+        "Conv",
+        tuple(inputs),
+        y,
+        epilogue=steps,
+        group=1,
+        strides=(sh, sw),
+        pads=(pad,) * 4,
         dilations=(1, 1),
     )
 
@@ -193,7 +200,12 @@ def _depthwise(rng: Random, size: int) -> KernelArgs:
     weights = OperandSpec((c, 1, 3, 3), dtype)
     bias = rng.choice([(), (OperandSpec((c,), dtype),)])
     return launch(
-        "Conv", (x, weights, *bias), y, group=c, strides=(stride, stride), pads=(1,) * 4,
+        "Conv",
+        (x, weights, *bias),
+        y,
+        group=c,
+        strides=(stride, stride),
+        pads=(1,) * 4,
         dilations=(1, 1),
     )
 
@@ -284,9 +296,7 @@ def _move(rng: Random, size: int) -> KernelArgs:
         return launch("Slice", (x,), out, starts=(0,), ends=(end,), axes=(axis,), steps=(1,))
     before = [rng.randint(0, 5) for _ in shape]
     out = OperandSpec(tuple(n + b for n, b in zip(shape, before, strict=True)), dtype)
-    return launch(
-        "Pad", (x,), out, mode="constant", pads=(*before, *[0] * len(shape)), value=0.0
-    )
+    return launch("Pad", (x,), out, mode="constant", pads=(*before, *[0] * len(shape)), value=0.0)
 
 
 @_maker("BitMask")

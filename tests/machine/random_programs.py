@@ -66,8 +66,13 @@ class RandomProgram:
         stages = [some(wide, p) for p in chain]
         last = [some(wide, p) for p in chain] if rng.random() < 0.5 else stages
         return RandomProgram(
-            counts, chain, [rng.choice([1, 1, 2, 2, 3]) for _ in chain[1:]],
-            [some(1) for _ in counts], [some(1) for _ in counts], stages, last,
+            counts,
+            chain,
+            [rng.choice([1, 1, 2, 2, 3]) for _ in chain[1:]],
+            [some(1) for _ in counts],
+            [some(1) for _ in counts],
+            stages,
+            last,
         )
 
     def __call__(self, k: Kernel) -> Iterator[Instr]:

@@ -20,9 +20,7 @@ def _arena() -> Arena:
     }
     constants = {"w": Constant.of(np.array([1, 2, 3, 1e9], np.float32))}
     plan = MemoryPlan(2048, 512, 1536, 2048)
-    return Arena(
-        Executable("tiny", "toy", "fp16", [], buffers, constants, ["x"], ["view"], plan)
-    )
+    return Arena(Executable("tiny", "toy", "fp16", [], buffers, constants, ["x"], ["view"], plan))
 
 
 def test_inputs_and_views_share_bytes() -> None:

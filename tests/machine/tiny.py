@@ -49,9 +49,7 @@ class Stepped:
         self._memory = TileMemory(chip, [self.x.view(np.uint8), self.y.view(np.uint8)])
         self.k = Kernel(chip, vector_args(n), 0, True)
         shared = SharedMemory(self.env, chip)
-        self.core = CoreModel(
-            self.env, chip, shared, program(self.k), gm, 1, self._memory
-        )
+        self.core = CoreModel(self.env, chip, shared, program(self.k), gm, 1, self._memory)
 
     def view(self, region: Region) -> np.ndarray:
         """The bytes of a region now."""

@@ -77,7 +77,8 @@ def test_the_contiguous_run_is_the_longest(shape: tuple[int, ...], data: st.Data
     pieces = flat.reshape(-1, run)
     assert (np.diff(pieces, axis=1) == 1).all()
     longer = [
-        int(np.prod(array.shape[a:])) for a in range(array.ndim)
+        int(np.prod(array.shape[a:]))
+        for a in range(array.ndim)
         if int(np.prod(array.shape[a:])) > run
     ]
     for n in longer:

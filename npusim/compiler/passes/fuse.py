@@ -41,9 +41,7 @@ def fuse_bias(graph: Graph, ctx: CompileContext) -> Graph:
             is_row = bias in graph.constants and graph.type_of(bias).shape in ((n,), (1, n))
             if alone and is_row and same and len(graph.type_of(matmul.outputs[0]).shape) >= 2:
                 inputs = (*matmul.inputs, bias)
-                fused[add.name] = matmul.with_(
-                    op_type="MatMul", inputs=inputs, outputs=add.outputs
-                )
+                fused[add.name] = matmul.with_(op_type="MatMul", inputs=inputs, outputs=add.outputs)
                 fused[matmul.name] = None
                 break
     new = [fused.get(n.name, n) for n in graph.nodes]
@@ -108,9 +106,7 @@ def _append(graph: Graph, node: Node, follower: Node, ctx: CompileContext) -> No
     other = others[1] if others[0] == result else others[0]
     inputs = (*_padded(node), other)
     step = EpilogueStep(follower.op_type, len(inputs) - 1, attrs)
-    return node.with_(
-        inputs=inputs, epilogue=(*node.epilogue, step), outputs=follower.outputs
-    )
+    return node.with_(inputs=inputs, epilogue=(*node.epilogue, step), outputs=follower.outputs)
 
 
 def _padded(node: Node) -> tuple[str, ...]:
@@ -155,4 +151,3 @@ def _in_conv_layouts(node: Node, args: KernelArgs) -> KernelArgs:
         inputs.append(spec)
     out = replace(args.outputs[0], layout=Layout.NC1HWC0)
     return replace(args, inputs=tuple(inputs), outputs=(out,))
-

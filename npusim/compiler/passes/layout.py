@@ -94,7 +94,8 @@ class _Layouts:
             return self.decided[key]
         specs = args.inputs
         movable = [
-            i for i in (0, 1)
+            i
+            for i in (0, 1)
             if (s := specs[i]) is not None and s.layout is Layout.ND and len(s.shape) >= 2
         ]
         best, chosen = best_estimate("MatMul", args, chip), []

@@ -26,8 +26,9 @@ def assign_precision(graph: Graph, ctx: CompileContext) -> Graph:
     if target is DType.FLOAT32:
         return graph
     if target.value not in ctx.chip.core.cube.k:
-        usable = [p for p, d in (("fp16", "float16"), ("bf16", "bfloat16"))
-                  if d in ctx.chip.core.cube.k]
+        usable = [
+            p for p, d in (("fp16", "float16"), ("bf16", "bfloat16")) if d in ctx.chip.core.cube.k
+        ]
         raise UnsupportedError(
             f"precision {ctx.options.precision} on {ctx.chip.name}: the cube takes "
             + ", ".join(ctx.chip.core.cube.k),

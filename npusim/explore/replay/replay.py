@@ -223,9 +223,7 @@ def time_waves(chip: ChipSpec, launch: Launch, plan: Plan, gm: GmState) -> Launc
     # 32 blocks of a cube kernel take two waves on 30 cores (dW products, filter gradients).
     cores = max(chip.vector_cores(), chip.cores.at_once or 0) if aiv else chip.cores.count
     waves = ceil(plan.block_dim / cores)
-    return time_launch(
-        chip, launch.kernel, launch.args, plan, gm, coupled=False, waves=waves
-    )
+    return time_launch(chip, launch.kernel, launch.args, plan, gm, coupled=False, waves=waves)
 
 
 _Kind = tuple[str, DType, tuple[int, ...]]

@@ -9,8 +9,12 @@ from npusim.program.kernel import KernelArgs, OperandSpec
 
 
 @replays(
-    "BNTrainingReduce", "BNTrainingUpdate", "FusionOp_BNTrainingUpdate_ReLUV2",
-    "FusionOp_BNTrainingUpdate_Add_ReLUV2", "BNTrainingUpdateGrad", "BNTrainingReduceGrad",
+    "BNTrainingReduce",
+    "BNTrainingUpdate",
+    "FusionOp_BNTrainingUpdate_ReLUV2",
+    "FusionOp_BNTrainingUpdate_Add_ReLUV2",
+    "BNTrainingUpdateGrad",
+    "BNTrainingReduceGrad",
 )
 def batch_norm(op: RecordedOp) -> Launch:
     """Operands stand as CANN's operators have them."""

@@ -16,6 +16,7 @@ import numpy as np
 from npusim.errors import UnsupportedError
 from npusim.ir import DType
 from npusim.kernels.vector_program import BOOL, F16, F32, I32, Arg, Builder, Value
+from npusim.ops.elementary import ERF_P, ERF_Q
 
 Attrs = Mapping[str, Any]
 Lower = Callable[..., Any]  #: gives a Value, or several
@@ -180,24 +181,6 @@ def _general_pow(b: Builder, x: Value, y: Value) -> Value:
 
 # -- error function and its relatives ----
 
-# erf(x) ≈ x · P(x²) / Q(x²) on [-4, 4], the same coefficients as npusim.ops.
-_ERF_P = (
-    -2.72614225801306e-10,
-    2.77068142495902e-08,
-    -2.10102402082508e-06,
-    -5.69250639462346e-05,
-    -7.34990630326855e-04,
-    -2.95459980854025e-03,
-    -1.60960333262415e-02,
-)
-_ERF_Q = (
-    -1.45660718464996e-05,
-    -2.13374055278905e-04,
-    -1.68282697438203e-03,
-    -7.37332916720468e-03,
-    -1.42647390514189e-02,
-)
-
 
 def _horner(b: Builder, coefficients: tuple[float, ...], x: Value) -> Value:
     y = b.add(b.mul(x, coefficients[0]), coefficients[1])
@@ -209,8 +192,8 @@ def _horner(b: Builder, coefficients: tuple[float, ...], x: Value) -> Value:
 def _erf(b: Builder, x: Value) -> Value:
     x = b.min(b.max(x, -4.0), 4.0)
     square = b.mul(x, x)
-    y = b.mul(_horner(b, _ERF_P, square), x)
-    y = b.div(y, _horner(b, _ERF_Q, square))
+    y = b.mul(_horner(b, ERF_P, square), x)
+    y = b.div(y, _horner(b, ERF_Q, square))
     return b.min(b.max(y, -1.0), 1.0)
 
 

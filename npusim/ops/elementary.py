@@ -11,7 +11,7 @@ from npusim.ops.common import Movement, elementwise
 from npusim.ops.registry import Arrays, Attrs, Types, operator
 
 # erf(x) ≈ x · P(x²) / Q(x²) on [-4, 4] (coefficients as in Eigen and TensorFlow).
-_ERF_P = (
+ERF_P = (
     -2.72614225801306e-10,
     2.77068142495902e-08,
     -2.10102402082508e-06,
@@ -20,7 +20,7 @@ _ERF_P = (
     -2.95459980854025e-03,
     -1.60960333262415e-02,
 )
-_ERF_Q = (
+ERF_Q = (
     -1.45660718464996e-05,
     -2.13374055278905e-04,
     -1.68282697438203e-03,
@@ -45,9 +45,9 @@ def erf(x: np.ndarray) -> np.ndarray:
         return np.asarray(_math_erf(x)).astype(np.float64)
     x = np.clip(x, -4, 4)
     square = x * x
-    y = _horner(_ERF_P, square)
+    y = _horner(ERF_P, square)
     y *= x
-    y /= _horner(_ERF_Q, square)
+    y /= _horner(ERF_Q, square)
     return np.clip(y, -1, 1, out=y) if y.ndim else np.clip(y, -1, 1)
 
 

@@ -219,16 +219,13 @@ def _chip_show(args: argparse.Namespace) -> int:
 def _chip_import(args: argparse.Namespace) -> int:
     """A CANN platform_config .ini as chip YAML, on standard output or into a file."""
     from npusim.chip import dump_chip_yaml, import_ini, load_chip
-    from npusim.profiling.files import WriteError
+    from npusim.profiling.files import write_text
 
     text = dump_chip_yaml(import_ini(args.file))
     if args.output is None:
         sys.stdout.write(text)
         return EXIT_OK
-    try:
-        args.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WriteError(args.output, error) from None
+    write_text(args.output, text)
     chip = load_chip(args.output)
     print(f"{args.output}: {chip.name}, {chip.cores.count} cores, {chip.clock / 1e9:g} GHz")
     return EXIT_OK

@@ -21,6 +21,7 @@ def replay_command(args: argparse.Namespace) -> int:
     from npusim.explore.replay import replay
     from npusim.explore.replay.workers import default_jobs
     from npusim.frontends.recorded import read_profile
+    from npusim.profiling.files import write_text
     from npusim.profiling.replay_plot import check_plot, write_plot
     from npusim.profiling.replay_report import print_replay, print_replay_quiet, replay_json
 
@@ -55,7 +56,9 @@ def replay_command(args: argparse.Namespace) -> int:
         data = replay_json(
             rows, chip=chip.name, mode=result.mode, changes=args.set, unchanged=unchanged
         )
-        _write(args.json, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        write_text(
+            args.json, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        )
     if args.plot:
         write_plot(rows, args.plot, f"{args.profile.name} on {chip.name}")
     return EXIT_OK
@@ -65,6 +68,7 @@ def validate_command(args: argparse.Namespace) -> int:
     """Replay all shipped figures, or a user's files, each on its chip; report the errors."""
     from npusim.explore.replay.workers import default_jobs
     from npusim.explore.validation import validate
+    from npusim.profiling.files import write_text
     from npusim.profiling.validation_report import accuracy_page, print_validation
 
     with progress_bars(sys.stderr.isatty()) as progress:
@@ -74,7 +78,7 @@ def validate_command(args: argparse.Namespace) -> int:
     print_validation(found.chips, console(), left_out=found.left_out)
     sys.stdout.flush()
     if args.output:
-        _write(args.output, accuracy_page(found.chips))
+        write_text(args.output, accuracy_page(found.chips))
     return EXIT_OK
 
 
@@ -86,6 +90,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
     from npusim.explore.calibrate import calibrate, calibrated_yaml
     from npusim.explore.replay.workers import default_jobs
     from npusim.frontends.recorded import read_profile
+    from npusim.profiling.files import write_text
     from npusim.profiling.tables import table
     from npusim.profiling.text import percent
 
@@ -110,7 +115,7 @@ def calibrate_command(args: argparse.Namespace) -> int:
     )
     console().print(rows)
     if args.output:
-        _write(args.output, calibrated_yaml(found, args.chip, args.data.name))
+        write_text(args.output, calibrated_yaml(found, args.chip, args.data.name))
     return EXIT_OK
 
 
@@ -139,15 +144,6 @@ def _of_chip(ops: Sequence[RecordedOp], chip: str) -> list[RecordedOp]:
     if not chosen:
         raise UsageError("the profile has no operators", "at least one row", "record it again")
     return chosen
-
-
-def _write(path: Path, text: str) -> None:
-    from npusim.profiling.files import WriteError
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WriteError(path, error) from None
 
 
 def add_replay(add_parser: Callable[..., argparse.ArgumentParser]) -> None:

@@ -79,7 +79,7 @@ class Conv2D(TileKernel):
             return "only 2-D convolution runs on the cube"
         if x.dtype.value not in chip.core.cube.k or not x.dtype.is_float:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {x.dtype.value}"
-        if dict(args.attrs).get("group", 1) != 1:
+        if args.get("group", 1) != 1:
             return "grouped convolution: expand the weights first"
         if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
             return "needs NC1HWC0 input and FRACTAL_Z weights"

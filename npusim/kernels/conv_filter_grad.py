@@ -108,7 +108,7 @@ class Conv2DBackpropFilter(TileKernel):
             return "L0C does not leave through the vector unit"
         if dy.dtype is not DType.FLOAT16 or dw.dtype is not DType.FLOAT32:
             return "fp16 gradients in, fp32 out"
-        if any(d != 1 for d in dict(args.attrs).get("dilations") or ()):
+        if any(d != 1 for d in args.get("dilations") or ()):
             return "dilated windows"
         if (dy.layout, x.layout, dw.layout) != (
             Layout.NC1HWC0,

@@ -142,7 +142,7 @@ class Conv2DBackpropInput(Conv2D):
             return "L0C does not leave through the vector unit"
         if dy.dtype is not DType.FLOAT16:
             return f"gradients in {dy.dtype.value}"
-        if any(d != 1 for d in dict(args.attrs).get("dilations") or ()):
+        if any(d != 1 for d in args.get("dilations") or ()):
             return "dilated windows"
         if any(t is None or t.layout is not Layout.NC1HWC0 for t in (dy, *args.outputs)):
             return "needs NC1HWC0 gradients"

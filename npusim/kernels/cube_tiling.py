@@ -37,14 +37,15 @@ class Extents(Protocol):
 
 
 def share(p: Extents, t: Tiling, block: int) -> Share:
-    """The part of block `block`."""
+    """The part of block `block`, in whole fractals."""
+    return block_share(p, t, block, blocks(p.m1, t["bm"]) * 16, blocks(p.n1, t["bn"]) * 16)
+
+
+def block_share(p: Extents, t: Tiling, block: int, per_m: int, per_n: int) -> Share:
+    """The part of block `block` where a block has `per_m` rows and `per_n` columns."""
     bi, rest = divmod(block, t["bm"] * t["bn"])
     mi, ni = divmod(rest, t["bn"])
-    per_b, per_m, per_n = (
-        blocks(p.batch, t["bb"]),
-        blocks(p.m1, t["bm"]) * 16,
-        blocks(p.n1, t["bn"]) * 16,
-    )
+    per_b = blocks(p.batch, t["bb"])
     return Share(
         bi * per_b,
         min(per_b, p.batch - bi * per_b),

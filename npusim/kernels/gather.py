@@ -30,7 +30,7 @@ UB_SHARE = 0.3  #: of UB, for one slot of rows
 def _table(args: KernelArgs) -> Region:
     """The data as (outer, V, inner)."""
     spec = args.operands[0]
-    axis = int(dict(args.attrs).get("axis", 0)) % len(spec.shape)
+    axis = int(args.get("axis", 0)) % len(spec.shape)
     shape = (prod(spec.shape[:axis]), spec.shape[axis], prod(spec.shape[axis + 1 :]))
     return Region.dense(GM, 0, 0, shape, spec.dtype.np)
 

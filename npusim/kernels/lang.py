@@ -356,16 +356,11 @@ class Kernel:
         Raises:
             KernelError: the chip has no such path.
         """
-        rate = self.chip.core.vector.l0c_rate
-        if rate is None:
-            raise KernelError(
-                f"L0C → UB on {self.chip.name}", "chips with core.vector.l0c_rate", "use fixpipe"
-            )
-        vec = self.chip.core.vector
-        cycles = vec.head + -(-src.nbytes // int(rate))
+        cycles = self._l0c_cycles("L0C → UB", src.nbytes, "use fixpipe")
         effect = effects.Copy(((dst, src),)) if self.functional else None
         self._touch(dst)
-        return Instr(isa.Kind.LOCAL, Pipe.V, "copy_l0c", self._issue, cycles, vec.tail, effect)
+        tail = self.chip.core.vector.tail
+        return Instr(isa.Kind.LOCAL, Pipe.V, "copy_l0c", self._issue, cycles, tail, effect)
 
     def ub_to_l0c(self, dst: Region, src: Region) -> Instr:
         """V: UB → L0C (a bias that the cube sums on), on chips with the way back.
@@ -373,15 +368,19 @@ class Kernel:
         Raises:
             KernelError: the chip has no such path.
         """
-        rate = self.chip.core.vector.l0c_rate
-        if rate is None:
-            raise KernelError(
-                f"UB → L0C on {self.chip.name}", "chips with core.vector.l0c_rate", "add in FIXP"
-            )
-        vec = self.chip.core.vector
-        cycles = vec.head + -(-dst.nbytes // int(rate))
+        cycles = self._l0c_cycles("UB → L0C", dst.nbytes, "add in FIXP")
         effect = effects.Copy(((dst, src),)) if self.functional else None
-        return Instr(isa.Kind.LOCAL, Pipe.V, "fill_l0c", self._issue, cycles, vec.tail, effect)
+        tail = self.chip.core.vector.tail
+        return Instr(isa.Kind.LOCAL, Pipe.V, "fill_l0c", self._issue, cycles, tail, effect)
+
+    def _l0c_cycles(self, way: str, nbytes: int, instead: str) -> int:
+        """Cycles of the vector unit to move `nbytes` between L0C and UB."""
+        vec = self.chip.core.vector
+        if vec.l0c_rate is None:
+            raise KernelError(
+                f"{way} on {self.chip.name}", "chips with core.vector.l0c_rate", instead
+            )
+        return vec.head + -(-nbytes // int(vec.l0c_rate))
 
     # -- vector ----------------------------------------------------------------------------
 

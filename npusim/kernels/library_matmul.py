@@ -28,7 +28,8 @@ from npusim.kernels.library_epilogue import (
     refuse_library_epilogue,
 )
 from npusim.kernels.library_tiling import library_tiling
-from npusim.kernels.matmul import Body, MatMul, problem
+from npusim.kernels.matmul import Body, MatMul
+from npusim.kernels.matmul_tiling import problem
 from npusim.kernels.queues import Alloc
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, kernel

@@ -22,8 +22,9 @@ from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels import vector_macs as vm
 from npusim.kernels.bands import UB_SHARE
+from npusim.kernels.cube_tiling import Share, block_share, work_splits
 from npusim.kernels.lang import Alloc, Kernel, TileKernel
-from npusim.kernels.matmul import Problem, Share, batches_match, problem, work_splits
+from npusim.kernels.matmul_tiling import Problem, batches_match, problem
 from npusim.program import cost
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
@@ -52,7 +53,7 @@ class MatMulVector(TileKernel):
         if not batches_match(a.shape, b.shape):
             return "batch dimensions broadcast in more than one way"
         for name in ("alpha", "beta"):
-            if dict(args.attrs).get(name, 1.0) != 1.0:
+            if args.get(name, 1.0) != 1.0:
                 return f"{name} other than 1"
         p = problem(args)
         if p.spec.bias is not None:
@@ -110,18 +111,8 @@ def _pad(n: int) -> int:
 def _share(p: Problem, chip: ChipSpec, t: Tiling, block: int) -> Share:
     """Batches, rows and columns of a block; columns in whole repeats."""
     lanes = vm.lanes_of(chip)
-    bi, rest = divmod(block, t["bm"] * t["bn"])
-    mi, ni = divmod(rest, t["bn"])
-    per_b, per_m = blocks(p.batch, t["bb"]), blocks(p.m, t["bm"])
     per_n = blocks(blocks(p.n, lanes), t["bn"]) * lanes
-    return Share(
-        bi * per_b,
-        min(per_b, p.batch - bi * per_b),
-        mi * per_m,
-        min(per_m, p.m - mi * per_m),
-        ni * per_n,
-        min(per_n, p.n - ni * per_n),
-    )
+    return block_share(p, t, block, blocks(p.m, t["bm"]), per_n)
 
 
 def _operand_bytes(p: Problem, m0: int, n0: int, k0: int) -> int:

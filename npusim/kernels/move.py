@@ -30,7 +30,7 @@ def _axis(args: KernelArgs) -> tuple[int, int]:
     """The axis of a Concat or Split in storage, and logical elements per storage element."""
     spec = args.outputs[0]
     default = 0 if args.op_type == "Split" else None
-    value = dict(args.attrs).get("axis", default)
+    value = args.get("axis", default)
     if value is None:
         value = args.attr("axis")
     axis = int(value) % max(1, len(spec.shape))
@@ -124,7 +124,7 @@ def _reshape(args: KernelArgs) -> list[Job]:
 
 def _mem_set(args: KernelArgs) -> list[Job]:
     y = _operand(args, 0)
-    return job(y, None, bits_of(dict(args.attrs).get("value") or 0, y.dtype))
+    return job(y, None, bits_of(args.get("value") or 0, y.dtype))
 
 
 _BUILDERS = {
@@ -162,7 +162,7 @@ class Move(StridedKernel):
         same = specs[0].shape == specs[1].shape and specs[0].layout is specs[1].layout
         if blocked and not (args.op_type in _RESHAPES and same):
             return f"{args.op_type} of a blocked layout"
-        if args.op_type == "Pad" and dict(args.attrs).get("mode", "constant") != "constant":
+        if args.op_type == "Pad" and args.get("mode", "constant") != "constant":
             return f"Pad of mode {args.attr('mode')}"
         needs = {"Slice": ("starts", "ends"), "Pad": ("pads",)}.get(args.op_type, ())
         missing = [n for n in needs if n not in dict(args.attrs)]

@@ -180,7 +180,7 @@ class _Tiles:
         self._wide = k.alloc("UB", before * 4) if s.wide else None
         self._sum = k.alloc("UB", after * 4) if s.wide else None
         self._counts = [
-            _counts(s.window, a, bool(dict(args.attrs).get("count_include_pad", 0))) for a in (0, 1)
+            _counts(s.window, a, bool(args.get("count_include_pad", 0))) for a in (0, 1)
         ]
 
     def run(self, first: int, batch: int, h: Span, w: Span) -> Iterator[Instr]:

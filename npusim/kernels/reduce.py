@@ -79,7 +79,7 @@ def reduced_axes(args: KernelArgs) -> tuple[int, ...]:
     spec, out = args.inputs[0], args.outputs[0]
     assert spec is not None
     rank = len(spec.shape)
-    given: Any = dict(args.attrs).get("axes")
+    given: Any = args.get("axes")
     if given is not None:
         return tuple(sorted(int(a) % rank for a in given))
     if len(out.shape) == rank:

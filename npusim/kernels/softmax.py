@@ -57,7 +57,7 @@ class Job:
 def _job(args: KernelArgs) -> Job:
     spec = args.inputs[0]
     assert spec is not None
-    axis = int(dict(args.attrs).get("axis", -1))
+    axis = int(args.get("axis", -1))
     return Job(lanes(spec.shape, axis), spec.dtype.np, args.op_type == "LogSoftmax")
 
 
@@ -100,7 +100,7 @@ class Softmax(TileKernel):
         lane = job.lanes.length * job.stored.itemsize
         least = MIN_BLOCK_BYTES // max(1, lane)
         found = tilings(job.lanes, chip, least, lambda t: _footprint(job, chip, t))
-        if dict(args.attrs).get("row_by_row"):
+        if args.get("row_by_row"):
             return ({**t, "m": 1} for t in found)
         return found
 

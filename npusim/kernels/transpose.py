@@ -18,10 +18,10 @@ def _view(args: KernelArgs) -> Region:
     spec = args.operands[0]
     x = Region.dense(GM, 0, 0, spec.shape, spec.dtype.np)
     if args.op_type == "Transpose":
-        perm = dict(args.attrs).get("perm") or range(len(spec.shape) - 1, -1, -1)
+        perm = args.get("perm") or range(len(spec.shape) - 1, -1, -1)
         return x.permute(*perm)
     b = args.attr("blocksize")
-    dcr = dict(args.attrs).get("mode", "DCR") == "DCR"
+    dcr = args.get("mode", "DCR") == "DCR"
     if args.op_type == "SpaceToDepth":  # (N, C, H, b, W, b) → (N, b, b, C, H, W)
         split = x.split(3, b).split(2, b)
         return split.permute(0, 3, 5, 1, 2, 4) if dcr else split.permute(0, 1, 3, 5, 2, 4)

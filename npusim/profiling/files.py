@@ -47,8 +47,8 @@ def write_results(
         WriteError: the first file that could not be written.
     """
     writers: dict[str, Write] = {
-        "report.txt": lambda path: _write(path, report_text(result, top=top)),
-        "run.json": lambda path: _write(path, json_text(result)),
+        "report.txt": lambda path: write_text(path, report_text(result, top=top)),
+        "run.json": lambda path: write_text(path, json_text(result)),
         "trace.json": lambda path: write_trace(traced(), path),
     }
     failures = []
@@ -57,6 +57,8 @@ def write_results(
             if folder is not None and path.parent == folder:
                 folder.mkdir(parents=True, exist_ok=True)
             writers[kind](path)
+        except WriteError as error:
+            failures.append(error)
         except OSError as error:
             failures.append(WriteError(path, error))
     if failures:
@@ -80,5 +82,13 @@ def _wanted(
             yield folder / name, name
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def write_text(path: Path, text: str) -> None:
+    """Write one file.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WriteError(path, error) from None

@@ -60,10 +60,11 @@ class KernelArgs:
 
     def attr(self, name: str) -> Any:
         """An attribute's value."""
-        for key, value in self.attrs:
-            if key == name:
-                return value
-        raise KeyError(name)
+        return dict(self.attrs)[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute's value; `default` where the node does not give it."""
+        return dict(self.attrs).get(name, default)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from npusim.chip import load_chip
 from npusim.explore.replay import launch_of, plan_for, replay
-from npusim.explore.replay.rows_conv import conv_attrs
+from npusim.explore.replay.windows import window_attrs
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 
 CHIP = load_chip("ascend910-30c")
@@ -69,7 +69,7 @@ def test_blocks_of_whole_images_add_the_filter_gradient_atomically() -> None:
 
 
 def test_window_is_read_off_the_sizes() -> None:
-    attrs = dict(conv_attrs((224, 224), (112, 112), (7, 7)))
+    attrs = dict(window_attrs((224, 224), (112, 112), (7, 7)))
     assert attrs == {"pads": (2, 2, 3, 3), "strides": (2, 2)}
     with pytest.raises(ValueError, match="no window of 3 takes 100 to 7"):
-        conv_attrs((100, 100), (7, 7), (3, 3))
+        window_attrs((100, 100), (7, 7), (3, 3))

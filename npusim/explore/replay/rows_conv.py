@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from npusim.explore.replay.launches import Launch, filter_operand, operand, replays
+from npusim.explore.replay.windows import Attrs, window_attrs
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.program.kernel import KernelArgs, OperandSpec
-
-Attrs = tuple[tuple[str, object], ...]
 
 
 @replays("Conv2D")
@@ -33,7 +32,7 @@ def input_gradient(op: RecordedOp) -> Launch:
     """dY, W, what is fused → dX."""
     dy, dx = operand(op.inputs[0]), operand(op.outputs[0])
     w = filter_operand(op.inputs[1], op.outputs[0])
-    attrs = conv_attrs(dx.shape[2:], dy.shape[2:], w.shape[2:])
+    attrs = window_attrs(dx.shape[2:], dy.shape[2:], w.shape[2:])
     fused = tuple(operand(t) for t in op.inputs[2:])
     attrs = (("input_size", dx.shape[2:]), *attrs)
     return Launch("Conv2DBackpropInput", KernelArgs(op.op_type, (dy, w, *fused), (dx,), attrs))
@@ -45,7 +44,7 @@ def filter_gradient(op: RecordedOp) -> Launch:
     dy, x = operand(op.inputs[0]), operand(op.inputs[1])
     dw = filter_operand(op.outputs[0], op.inputs[1])
     kernel = dw.shape[2:]
-    attrs = (("kernel_shape", kernel), *conv_attrs(x.shape[2:], dy.shape[2:], kernel))
+    attrs = (("kernel_shape", kernel), *window_attrs(x.shape[2:], dy.shape[2:], kernel))
     return Launch("Conv2DBackpropFilter", KernelArgs(op.op_type, (dy, x), (dw,), attrs))
 
 
@@ -55,7 +54,7 @@ def bn_and_filter_gradient(op: RecordedOp) -> Launch:
     inputs = tuple(operand(t) for t in op.inputs)
     dy, dw = operand(op.outputs[0]), filter_operand(op.outputs[1], op.inputs[0])
     kernel = dw.shape[2:]
-    attrs = (("kernel_shape", kernel), *conv_attrs(inputs[0].shape[2:], dy.shape[2:], kernel))
+    attrs = (("kernel_shape", kernel), *window_attrs(inputs[0].shape[2:], dy.shape[2:], kernel))
     return Launch("FusedDbnDw", KernelArgs(op.op_type, inputs, (dy, dw), attrs))
 
 
@@ -63,29 +62,9 @@ def _forward(op: RecordedOp) -> tuple[OperandSpec, OperandSpec, OperandSpec, Att
     """Image, weights, result and attributes of a convolution."""
     x, out = operand(op.inputs[0]), operand(op.outputs[0])
     w = _filter(op.inputs[1], op.inputs[0], out.shape[1])
-    return x, w, out, conv_attrs(x.shape[2:], out.shape[2:], w.shape[2:])
+    return x, w, out, window_attrs(x.shape[2:], out.shape[2:], w.shape[2:])
 
 
 def _filter(weights: RecordedTensor, image: RecordedTensor, co: int) -> OperandSpec:
     w = filter_operand(weights, image)
     return OperandSpec((co, *w.shape[1:]), w.dtype, w.layout)
-
-
-def conv_attrs(size: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...]) -> Attrs:
-    """Strides and pads that take `size` to `out`: the smallest stride, pads spread evenly.
-
-    Raises:
-        ValueError: no stride up to 4 does.
-    """
-    strides, begin, end = [], [], []
-    for n, o, k in zip(size, out, kernel, strict=True):
-        for stride in range(1, 5):
-            total = (o - 1) * stride + k - n
-            if -stride < total <= 2 * (k - 1):
-                strides.append(stride)
-                begin.append(max(0, total) // 2)
-                end.append(max(0, total) - max(0, total) // 2)
-                break
-        else:
-            raise ValueError(f"no window of {k} takes {n} to {o}")
-    return (("pads", (*begin, *end)), ("strides", tuple(strides)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npusim.explore.replay.launches import Launch, operand, replays
+from npusim.explore.replay.windows import window_attrs
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType, Layout
 from npusim.program.kernel import KernelArgs, OperandSpec
@@ -23,36 +24,20 @@ def average_pool(op: RecordedOp) -> Launch:
     """Windows are not recorded: see `_side`."""
     x, out = operand(op.inputs[0]), operand(op.outputs[0])
     kernel = tuple(_side(n, o) for n, o in zip(x.shape[2:], out.shape[2:], strict=True))
-    attrs = window_attrs(x.shape[2:], out.shape[2:], kernel)
+    attrs = _pool_attrs(x.shape[2:], out.shape[2:], kernel)
     attrs |= {"count_include_pad": 0}
     return Launch("Pool", KernelArgs("AveragePool", (x,), (out,), tuple(sorted(attrs.items()))))
 
 
-def window_attrs(
+def _pool_attrs(
     size: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Strides and pads of a window that takes `size` to `out`: the smallest that do.
-
-    Raises:
-        ValueError: no stride up to 4 does.
-    """
-    strides, begin, end = [], [], []
-    for n, o, k in zip(size, out, kernel, strict=True):
-        for stride in range(1, 5):
-            missing = (o - 1) * stride + k - n
-            if -stride < missing <= 2 * (k - 1):
-                strides.append(stride)
-                begin.append(max(0, missing) // 2)
-                end.append(max(0, missing) - max(0, missing) // 2)
-                break
-        else:
-            raise ValueError(f"no window of {k} takes {n} to {o}")
-    return {"kernel_shape": kernel, "strides": tuple(strides), "pads": (*begin, *end)}
+    return {"kernel_shape": kernel, **dict(window_attrs(size, out, kernel))}
 
 
 def _argmax_window(size: tuple[int, ...], out: tuple[int, ...]) -> tuple[tuple[str, Any], ...]:
     """3 × 3 with stride 2, as the networks use it; padding, if any, behind."""
-    attrs = window_attrs(size, out, (3, 3))
+    attrs = _pool_attrs(size, out, (3, 3))
     if attrs["strides"] == (2, 2):
         total = [max(0, (o - 1) * 2 + 3 - n) for n, o in zip(size, out, strict=True)]
         attrs["pads"] = (0, 0, *total)
@@ -100,7 +85,7 @@ def average_pool_grad(op: RecordedOp) -> Launch:
     n, c, h, w = dy.shape
     slices = OperandSpec((n * c // 16, 16, h, w), dy.dtype, dy.layout)
     weights = OperandSpec((16, 16, kh, kw), dy.dtype, Layout.FRACTAL_Z)
-    attrs = window_attrs((h, w), (h, w), (kh, kw))
+    attrs = _pool_attrs((h, w), (h, w), (kh, kw))
     del attrs["kernel_shape"]
     attrs["group"] = 1
     args = KernelArgs("Conv", (slices, weights), (slices,), tuple(sorted(attrs.items())))

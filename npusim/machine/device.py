@@ -170,11 +170,15 @@ class Device:
         nbytes = sum(b.nbytes for b in buffers)
         launch = self._chip.cycles(self._chip.aicpu.launch)
         body = self._chip.cycles(nbytes / self._chip.aicpu.rate)
-        hbm = 0
+        ends: dict[int, int] = {}
         for b in buffers:
-            lo, hi, made = b.address, b.address + b.nbytes, b.name in task.outputs
-            hbm += 0 if made else b.nbytes - self._l2.resident(lo, hi)
-            hbm += self._l2.touch(lo, hi, write=made)
+            ends[b.address] = max(b.address + b.nbytes, ends.get(b.address, 0))
+        touched = self._l2.touch(list(ends.items()))
+        made = {self._exe.buffers[n].address for n in task.outputs}
+        came = sum(touched.missing)
+        leaving = touched.evicted / came if came else 0.0
+        parts = zip(ends, touched.missing, strict=True)
+        hbm = sum(n * (leaving if address in made else 1.0) for address, n in parts)
         yield self._env.timeout(launch + body)
         end = int(self._env.now)
         self._records.append(
@@ -189,7 +193,7 @@ class Device:
                 end,
                 launch,
                 {},
-                hbm,
+                round(hbm),
                 nbytes,
                 task.flops,
                 "aicpu",

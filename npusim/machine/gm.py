@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from npusim.machine.l2 import L2Cache
 from npusim.program.kernel import Plan
 
+#: Residency is told in sixteenths, so that launches in nearly equal states are timed once.
+_STEPS = 16
+
 
 @dataclass(frozen=True)
 class GmState:
@@ -44,28 +47,26 @@ def hot(plan: Plan) -> GmState:
 def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int, int]]) -> GmState:
     """The state that a launch finds in L2, and what it leaves there.
 
-    Inputs are touched first, then outputs; dirty bytes that leave for them are charged to the
-    launch's writes.
+    A line that a write brings in, or makes dirty where a read brought it in, costs the write-back
+    of one that leaves: in the long run as many dirty lines leave as come.
 
     Args:
         n_inputs: operands below this index are read, the others written.
-        ranges: operand index → (address, bytes) in device memory.
+        ranges: operand index → (address, bytes) in device memory; an output may be an input.
     """
-    traffic = plan.traffic
-    misses: dict[int, int] = {}
-    written_back = 0
-    for i in sorted(traffic):
-        address, nbytes = ranges[i]
-        size = min(traffic[i].unique, nbytes)
-        lo, hi = address, address + size
-        if i < n_inputs:
-            misses[i] = size - l2.resident(lo, hi)
-        written_back += l2.touch(lo, hi, write=i >= n_inputs)
-    writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
+    sizes = {i: min(t.unique, ranges[i][1]) for i, t in sorted(plan.traffic.items())}
+    first: dict[int, int] = {}  # address → the operand that covers it
+    for i in sorted(sizes, key=lambda i: -sizes[i]):
+        first.setdefault(ranges[i][0], i)
+    each = list(first.values())
+    touched = l2.touch([(ranges[i][0], ranges[i][0] + sizes[i]) for i in each])
+    missing = dict(zip(each, touched.missing, strict=True))
+    came = sum(touched.missing)
+    leaving = touched.evicted / came if came else 0.0
     shares = []
-    for i, t in sorted(traffic.items()):
-        if i < n_inputs:
-            shares.append((i, misses[i] / t.total if t.total else 0.0))
-        else:
-            shares.append((i, written_back / writes if writes else 0.0))
+    for i, size in sizes.items():
+        moved = missing[first[ranges[i][0]]] * (1.0 if i < n_inputs else leaving)
+        part = round(moved / size * _STEPS) / _STEPS if size else 0.0
+        total = plan.traffic[i].total
+        shares.append((i, part * size / total if total else 0.0))
     return GmState(tuple(shares))

@@ -20,11 +20,13 @@ class Launch:
     """A kernel by name, with what it computes.
 
     `in_place`: (output, input) pairs of operand indices that share memory.
+    `state`: operands that a network touches once a step, as parameters and moments.
     """
 
     kernel: str
     args: KernelArgs
     in_place: tuple[tuple[int, int], ...] = ()
+    state: tuple[int, ...] = ()
 
 
 Builder = Callable[[RecordedOp], Launch]

@@ -10,15 +10,14 @@ from math import ceil
 from npusim.chip.spec import ChipSpec
 from npusim.errors import KernelError, NpusimError, UnsupportedError
 from npusim.explore.replay.launches import Launch, known_types, launch_of
+from npusim.explore.replay.residency import Memory, in_turn
 from npusim.explore.replay.roofline import roofline_us
 from npusim.explore.replay.workers import Progress, workers
-from npusim.frontends.recorded import RecordedOp, RecordedTensor
-from npusim.ir import DType
-from npusim.machine.gm import GmState, cold, visit
-from npusim.machine.l2 import L2Cache
+from npusim.frontends.recorded import RecordedOp
+from npusim.machine.gm import GmState, cold
 from npusim.machine.launch import LaunchResult, time_launch
 from npusim.machine.record import binding, bound_shares
-from npusim.program.kernel import OperandSpec, Plan, choose_plan, get_kernel
+from npusim.program.kernel import Plan, choose_plan, get_kernel
 from npusim.timeline.replayed import ReplayedOp
 
 
@@ -119,15 +118,16 @@ def replay(
         )
         plans = dict(zip(wanted, each("plan", partial(_plan, chip), wanted), strict=True))
         found: list[_Timing | str] = []
-        memory, net = _Memory(chip), ops[0].net if ops else ""
-        for op, launch in zip(ops, launches, strict=True):
+        memory, net = Memory(chip), ops[0].net if ops else ""
+        turns = in_turn(ops, chip.l2.size)
+        for op, launch, turn in zip(ops, launches, turns, strict=True):
             plan = launch if isinstance(launch, str) else plans[launch, op.block_dim]
             if isinstance(launch, str) or isinstance(plan, str):
                 found.append(str(plan))
                 continue
             if op.net != net:
-                memory, net = _Memory(chip), op.net
-            gm = memory.visit(op, launch, plan) if in_sequence else cold(plan)
+                memory, net = Memory(chip), op.net
+            gm = memory.visit(op, launch, plan, turn) if in_sequence else cold(plan)
             found.append(_Timing(launch, op.block_dim, gm))
         todo = list(dict.fromkeys(t for t in found if isinstance(t, _Timing)))
         tasks = [(t, _planned(plans[t.launch, t.block_dim])) for t in todo]
@@ -224,53 +224,3 @@ def time_waves(chip: ChipSpec, launch: Launch, plan: Plan, gm: GmState) -> Launc
     cores = max(chip.vector_cores(), chip.cores.at_once or 0) if aiv else chip.cores.count
     waves = ceil(plan.block_dim / cores)
     return time_launch(chip, launch.kernel, launch.args, plan, gm, coupled=False, waves=waves)
-
-
-_Kind = tuple[str, DType, tuple[int, ...]]
-
-
-def _kind(spec: OperandSpec, tensors: Sequence[RecordedTensor]) -> _Kind:
-    """What a tensor is known by: as the profile names it (launches may see it flat)."""
-    for t in tensors:
-        if t.size * spec.dtype.size == spec.nbytes:
-            return t.format, spec.dtype, t.shape
-    return spec.layout.value, spec.dtype, spec.shape
-
-
-class _Memory:
-    """L2 from row to row. Profiles keep no addresses: a tensor is known by format, type and shape.
-
-    An input is the tensor of that kind that was used last and is not yet an operand of the
-    launch; an output is new, unless the kernel works in place. A launch pays for the dirty bytes
-    that it pushes out, up to what it writes: the rest leave between launches.
-    """
-
-    def __init__(self, chip: ChipSpec) -> None:
-        self._l2 = L2Cache(chip.l2.size)
-        self._top = 0
-        self._known: dict[_Kind, list[int]] = {}  # addresses, last used last
-
-    def visit(self, op: RecordedOp, launch: Launch, plan: Plan) -> GmState:
-        """State that the launch finds, and leaves."""
-        operands, inputs = launch.args.operands, len(launch.args.inputs)
-        shared = dict(launch.in_place)
-        ranges: dict[int, tuple[int, int]] = {}
-        for i in sorted(plan.traffic):
-            spec = operands[i]
-            tensors = op.inputs if i < inputs else op.outputs
-            known = self._known.setdefault(_kind(spec, tensors), [])
-            taken = {address for address, _ in ranges.values()}
-            free = [a for a in known if a not in taken]
-            if i in shared:
-                address = ranges[shared[i]][0]
-            elif i < inputs and free:
-                address = free[-1]
-            else:
-                address = self._top
-                self._top += -(-spec.nbytes // 512) * 512
-            if address in known:
-                known.remove(address)
-            known.append(address)
-            ranges[i] = (address, spec.nbytes)
-        found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
-        return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))

@@ -206,11 +206,12 @@ def _lost_axes(large: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...
 
 @replays("SquareSumV1", "SquareSumV2")
 def square_sum(op: RecordedOp) -> Launch:
-    """Σx², every block adding its part atomically; V2 also passes x on."""
+    """Σx², every block adding its part atomically; V2, of parameters, also passes x on."""
     x = _stored(op.inputs[0], (op.inputs[0].size,))
     total = _stored(op.outputs[0], (1,))
-    outs = (total,) if op.op_type == "SquareSumV1" else (total, x)
-    return Launch("SumAll", KernelArgs(op.op_type, (x,), outs))
+    if op.op_type == "SquareSumV1":
+        return Launch("SumAll", KernelArgs(op.op_type, (x,), (total,)))
+    return Launch("SumAll", KernelArgs(op.op_type, (x,), (total, x)), state=(0,))
 
 
 @replays("ReluGradV2", "DropoutDoMask", "DropOutDoMask", "DropOutDoMaskV3")

@@ -1,4 +1,4 @@
-"""Optimiser steps of a profile. Their states are updated in place."""
+"""Optimiser steps of a profile. Their states are updated in place, once a step."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def momentum(op: RecordedOp) -> Launch:
 
 @replays("LambApplyOptimizerAssign")
 def lamb(op: RecordedOp) -> Launch:
-    """The update is new; v and m, operands 1 and 2, are updated."""
+    """Gradient, v, m, parameter: the update is new; v and m are updated."""
     launch = chain(op, op.op_type)
     n = len(op.inputs)
-    return replace(launch, in_place=((n + 1, 1), (n + 2, 2)))
+    return replace(launch, in_place=((n + 1, 1), (n + 2, 2)), state=(1, 2, 3))
 
 
 @replays("LambApplyWeightAssign")
@@ -44,4 +44,5 @@ def lamb_weight(op: RecordedOp) -> Launch:
 def _updating(launch: Launch, *inputs: int) -> Launch:
     """The launch whose outputs in order take the place of these inputs."""
     n = len(launch.args.inputs)
-    return replace(launch, in_place=tuple((n + i, x) for i, x in enumerate(inputs)))
+    pairs = tuple((n + i, x) for i, x in enumerate(inputs))
+    return replace(launch, in_place=pairs, state=inputs)

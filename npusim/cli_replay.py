@@ -69,16 +69,26 @@ def validate_command(args: argparse.Namespace) -> int:
     from npusim.explore.replay.workers import default_jobs
     from npusim.explore.validation import validate
     from npusim.profiling.files import write_text
-    from npusim.profiling.validation_report import accuracy_page, print_validation
+    from npusim.profiling.validation_report import (
+        accuracy_page,
+        print_validation,
+        validation_json,
+    )
 
     with progress_bars(sys.stderr.isatty()) as progress:
         found = validate(
             args.profile, chip=args.chip, jobs=args.jobs or default_jobs(), progress=progress
         )
-    print_validation(found.chips, console(), left_out=found.left_out)
+    left_out = {"left_out": found.left_out, "models_left_out": found.models_left_out}
+    print_validation(found.chips, console(), models=found.models, **left_out)
     sys.stdout.flush()
     if args.output:
-        write_text(args.output, accuracy_page(found.chips))
+        write_text(args.output, accuracy_page(found.chips, found.models))
+    if args.json:
+        data = validation_json(found.chips, found.models, **left_out)
+        write_text(
+            args.json, json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        )
     return EXIT_OK
 
 
@@ -183,6 +193,7 @@ def add_replay(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         help="of files that name no device (default: ascend910-30c)",
     )  # fmt: skip
     validate.add_argument("--jobs", type=positive, metavar="N", help="processes (default: cores)")
+    validate.add_argument("--json", type=Path, metavar="PATH", help="all errors and rows as data")
     validate.add_argument(
         "-o", "--output", type=Path, metavar="PATH.md", help="write the accuracy page"
     )

@@ -11,18 +11,30 @@ from pathlib import Path
 
 from npusim.chip import load_chip
 from npusim.data import data_dir
+from npusim.explore.anchors import time_models
 from npusim.explore.replay import replay
 from npusim.explore.replay.workers import Progress
 from npusim.frontends.recorded import RecordedOp, chip_of, read_profile
-from npusim.timeline.replayed import ReplayedOp
+from npusim.frontends.recorded.whole_models import is_model_table, read_models
+from npusim.timeline.replayed import ReplayedOp, TimedModel
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Replayed figures by chip; left_out: rows whose device is no shipped chip for certain."""
+    """Figures beside npusim's.
+
+    Attributes:
+        chips: replayed operators by chip.
+        left_out: rows whose device is no shipped chip for certain.
+        models: whole models.
+        models_left_out: rows of whole models that npusim cannot be held against: other models
+            and precisions, training, devices that are no shipped chip.
+    """
 
     chips: dict[str, list[ReplayedOp]]
     left_out: int
+    models: list[TimedModel]
+    models_left_out: int
 
 
 def shipped_figures() -> list[RecordedOp]:
@@ -44,14 +56,18 @@ def validate(
             profiles and so find L2 cold.
         chip: of files that name no device.
     """
-    ops = shipped_figures() if path is None else read_profile(path)
+    only_models = path is not None and path.is_file() and is_model_table(path)
+    ops = [] if only_models else shipped_figures() if path is None else read_profile(path)
+    figures, models_left_out = read_models(data_dir("configs/validation") if path is None else path)
     by_chip = _by_chip(ops, chip)
     found = {}
     for name, rows in by_chip.items():
         spec = load_chip(name)
         result = replay(rows, spec, in_sequence=path is not None, jobs=jobs, progress=progress)
         found[name] = result.plain(spec)
-    return Validation(found, len(ops) - sum(map(len, by_chip.values())))
+    left_out = len(ops) - sum(map(len, by_chip.values()))
+    models = time_models(figures, jobs=jobs, progress=progress)
+    return Validation(found, left_out, models, models_left_out)
 
 
 def _by_chip(ops: Sequence[RecordedOp], default: str) -> dict[str, list[RecordedOp]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
@@ -12,7 +13,14 @@ from rich.text import Text
 from npusim.chip import chip_rows, load_chip
 from npusim.profiling.tables import table
 from npusim.profiling.text import duration, percent, signed
-from npusim.timeline.replayed import SMALL_US, Accuracy, ReplayedOp, accuracy, grouped
+from npusim.timeline.replayed import (
+    SMALL_US,
+    Accuracy,
+    ReplayedOp,
+    TimedModel,
+    accuracy,
+    grouped,
+)
 
 Chips = Mapping[str, Sequence[ReplayedOp]]
 
@@ -37,7 +45,7 @@ _SET_APART = "matmul of BERT"
 
 ASSUMPTIONS = (
     ("clock", "one fixed clock per chip; no throttling, no power limit"),
-    ("L2", "a tensor is in L2 or not, by address range; no sets, no hash, no pollution"),
+    ("L2", "random replacement in the mean, by address range; no sets, no hash"),
     ("HBM", "one shared bandwidth and latency; no banks, rows, refresh or read/write turn-around"),
     ("instruction cache", "always hits: the first launch of a kernel costs no more than others"),
     ("tiling", "the recorded number of blocks is kept; the tiling inside a block is npusim's own"),
@@ -57,14 +65,27 @@ def family(op: ReplayedOp) -> str:
     return _SET_APART if apart else name
 
 
-def print_validation(chips: Chips, console: Console, *, left_out: int = 0) -> None:
+def print_validation(
+    chips: Chips,
+    console: Console,
+    *,
+    left_out: int = 0,
+    models: Sequence[TimedModel] = (),
+    models_left_out: int = 0,
+) -> None:
     """Print the errors per chip and family, those of the plain roofline beside them."""
     for chip, ops in chips.items():
         console.print(_family_table(chip, ops), "")
         if len({op.net for op in ops}) > 1:
             console.print(_net_table(ops), "")
+    if models:
+        console.print(_models_table(models), "")
     if left_out:
         console.print(Text(f"{left_out} rows left out: their device is no shipped chip exactly"))
+    if models_left_out:
+        console.print(Text(f"{models_left_out} whole-model figures left out: {_NO_ANCHOR}"))
+    if not chips:
+        return
     console.print(
         Text(
             f"median, p90: of |predicted / measured - 1| over rows of at least {SMALL_US:g} µs\n"
@@ -72,6 +93,32 @@ def print_validation(chips: Chips, console: Console, *, left_out: int = 0) -> No
             "roofline: the larger of FLOPs / peak and bytes / bandwidth, plus launch"
         )
     )
+
+
+#: Why a whole-model figure is not held against npusim.
+_NO_ANCHOR = "other models or precisions, training, or no shipped chip exactly"
+_HOST_NOTE = (
+    "measured throughput includes the host and another compiler; simulated is the device alone"
+)
+_MODEL_COLUMNS = ("model", "chip", "batch", "measured /s", "npusim /s", "ratio")
+
+
+def _model_cells(m: TimedModel) -> list[str]:
+    numbers = (f"{m.measured_per_s:.4g}", f"{m.simulated_per_s:.4g}", f"{m.ratio:.2f}")
+    return [m.model, m.chip, str(m.batch), *numbers]
+
+
+def _by_size(models: Sequence[TimedModel]) -> list[TimedModel]:
+    return sorted(models, key=lambda m: (m.chip, m.model, m.batch))
+
+
+def _models_table(models: Sequence[TimedModel]) -> Table:
+    columns = (*_MODEL_COLUMNS[:2], *(f">{c}" for c in _MODEL_COLUMNS[2:]))
+    found = table("Whole models, fp16", *columns)
+    for m in _by_size(models):
+        found.add_row(*map(Text, _model_cells(m)))
+    found.caption = _HOST_NOTE
+    return found
 
 
 def _counted(ops: Sequence[ReplayedOp]) -> list[ReplayedOp]:
@@ -125,10 +172,31 @@ def _net_table(ops: Sequence[ReplayedOp]) -> Table:
     return found
 
 
+def validation_json(
+    chips: Chips, models: Sequence[TimedModel] = (), *, left_out: int = 0, models_left_out: int = 0
+) -> dict[str, object]:
+    """Everything as plain data: per chip the errors by family and the rows; the whole models."""
+    return {
+        "chips": {
+            chip: {
+                "families": {
+                    name: {"npusim": asdict(a), "roofline": asdict(line)}
+                    for name, a, line in _groups(ops)
+                },
+                "rows": [{**asdict(op), "family": family(op)} for op in ops],
+            }
+            for chip, ops in chips.items()
+        },
+        "left_out": left_out,
+        "models": [{**asdict(m), "ratio": m.ratio} for m in _by_size(models)],
+        "models_left_out": models_left_out,
+    }
+
+
 # -- the accuracy page ---------------------------------------------------------------------
 
 
-def accuracy_page(chips: Chips) -> str:
+def accuracy_page(chips: Chips, models: Sequence[TimedModel] = ()) -> str:
     """The accuracy page, as Markdown: errors, assumptions, and every figure with its source."""
     parts = [
         "# Accuracy\n",
@@ -146,6 +214,10 @@ def accuracy_page(chips: Chips) -> str:
     for chip, ops in chips.items():
         rows = [_cells(*group) for group in _groups(ops)]
         parts += [f"## {chip}\n", _markdown(_COLUMNS, rows)]
+    if models:
+        rows = [[*_model_cells(m), m.source] for m in _by_size(models)]
+        parts += ["## Whole models, fp16\n", f"In samples/s; {_HOST_NOTE}.\n"]
+        parts.append(_markdown((*_MODEL_COLUMNS, "source"), rows))
     parts += ["## What the model ignores\n", _markdown(("what", "assumption"), ASSUMPTIONS)]
     parts += ["## Constants that come from measurements\n"]
     parts += ["All other numbers of a chip are documented or assumed: "

@@ -54,6 +54,29 @@ class ReplayedOp:
 
 
 @dataclass(frozen=True)
+class TimedModel:
+    """A whole model's published throughput beside the simulated one, samples/s.
+
+    Attributes:
+        name: as published; model: the built-in model with its sizes.
+        measured_per_s: includes the host; simulated_per_s: the device alone.
+    """
+
+    name: str
+    chip: str
+    model: str
+    batch: int
+    measured_per_s: float
+    simulated_per_s: float
+    source: str
+
+    @property
+    def ratio(self) -> float:
+        """Simulated over measured throughput."""
+        return self.simulated_per_s / self.measured_per_s
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """Errors over a set of rows. Only covered rows count, except in `coverage`.
 

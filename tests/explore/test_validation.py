@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+from npusim import api
+from npusim.chip import load_chip
 from npusim.explore.validation import shipped_figures, validate
 from npusim.frontends.recorded import chip_of
-from npusim.profiling.validation_report import ASSUMPTIONS, accuracy_page, family
+from npusim.models import build_model
+from npusim.profiling.validation_report import (
+    ASSUMPTIONS,
+    accuracy_page,
+    family,
+    validation_json,
+)
 from npusim.timeline.replayed import ReplayedOp
 
 TABLE = (
@@ -46,3 +55,25 @@ def test_families() -> None:
     assert of("RmsNormGrad") == of("BNTrainingUpdate") == "normalisation"
     assert of("ZerosLike") == of("TransData") == "copies, layout"
     assert of("ApplyAdamWV2") == "optimiser" and of("Relu") == "elementwise"
+
+
+def test_whole_models_stand_beside_their_figures(tmp_path: Path) -> None:
+    (tmp_path / "models.csv").write_text(
+        "model,device,precision,batch,metric,value,source\n"
+        "Resnet18_for_PyTorch,Ascend310P3,fp16 (ATC default),2,inference throughput,4000,here\n"
+        "Resnet18_for_PyTorch,Ascend310P3,int8,2,inference throughput,8000,here\n"
+    )
+    found = validate(tmp_path / "models.csv")
+    assert not found.chips and found.models_left_out == 1
+    (model,) = found.models
+    assert model.measured_per_s == 4000
+    chip = load_chip("ascend310p3")
+    graph = build_model("resnet18", batch=2, height=256, width=256)
+    exe = api.compile_graph(graph, chip)
+    seconds = api.run(exe, chip, timing_only=True).timeline.total_us / 1e6
+    assert model.simulated_per_s == 2 / seconds
+    assert "| resnet18 height=256 width=256 | ascend310p3 | 2 | 4000 |" in accuracy_page(
+        found.chips, found.models
+    )
+    data = validation_json(found.chips, found.models, models_left_out=1)
+    assert json.loads(json.dumps(data))["models"][0]["ratio"] == model.ratio

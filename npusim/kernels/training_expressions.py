@@ -50,6 +50,19 @@ def _relu_grad(b: Builder, attrs: Any, dy: Value, x: Value) -> Value:
     return b.mul(dy, gate)
 
 
+def _swish_grad(b: Builder, attrs: Any, dy: Value, x: Value, y: Value) -> Value:
+    """dy · (y + s·(1 - y)), s the sigmoid of x and y = x·s."""
+    s = b.div(1.0, b.add(b("exp", b.neg(x)), 1.0))
+    return b.mul(b.add(b.mul(b.sub(1.0, y), s), y), dy)
+
+
+def _leaky_relu_grad(b: Builder, attrs: Any, dy: Value, x: Value) -> Value:
+    """dy · (α + (1 - α)·[x > 0])."""
+    alpha = attrs["alpha"]
+    gate = _relu_grad(b, attrs, b.const(1.0 - alpha, dy), x)
+    return b.mul(dy, b.add(gate, alpha))
+
+
 def _winner(condition: str) -> Any:
     def lower(b: Builder, attrs: Any, dy: Value, x: Value, y: Value) -> Value:
         return _when(b, condition, x, y, dy, b.const(0.0, dy))
@@ -82,6 +95,13 @@ def _mul_momentum(
     scale: Value,
 ) -> tuple[Value, ...]:  # fmt: skip
     accum = b.add(b.mul(accum, momentum), b.mul(grad, scale))
+    return b.sub(var, b.mul(accum, lr)), accum
+
+
+def _momentum(
+    b: Builder, attrs: Any, var: Value, accum: Value, lr: Value, grad: Value, momentum: Value
+) -> tuple[Value, ...]:
+    accum = b.add(b.mul(accum, momentum), grad)
     return b.sub(var, b.mul(accum, lr)), accum
 
 
@@ -127,6 +147,9 @@ def _clip_by_norm(b: Builder, attrs: Any, x: Value, zero: Value, one: Value, top
 TRAINING: dict[str, Lower] = {
     "GeluGrad": _gelu_grad,
     "TanhGrad": lambda b, attrs, y, dy: b.mul(b.sub(1.0, b.mul(y, y)), dy),
+    "SigmoidGrad": lambda b, attrs, y, dy: b.mul(b.mul(b.sub(1.0, y), y), dy),
+    "SwishGrad": _swish_grad,
+    "LeakyReluGrad": _leaky_relu_grad,
     "ReluGrad": _relu_grad,
     "MaximumGrad": _winner("ge"),
     "MinimumGrad": _winner("le"),
@@ -135,6 +158,7 @@ TRAINING: dict[str, Lower] = {
     "ApplyAdam": _adam,
     "ApplyRMSProp": _rms_prop,
     "FusedMulApplyMomentum": _mul_momentum,
+    "ApplyMomentum": _momentum,
     "LambApplyOptimizerAssign": _lamb,
     "LambApplyWeightAssign": _lamb_weight,
     "ClipByNormNoDivSum": _clip_by_norm,

@@ -31,8 +31,20 @@ def _masked(dy: np.ndarray, wins: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(wins, dy, np.zeros((), dy.dtype)))
 
 
+def _swish_grad(dy: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Gradient of y = x·sigmoid(x)."""
+    return np.asarray(dy * (y + sigmoid(x) * (1 - y)))
+
+
+def _leaky_relu_grad(dy: np.ndarray, x: np.ndarray, alpha: float) -> np.ndarray:
+    return np.asarray(np.where(x > 0, dy, dy * dy.dtype.type(alpha)))
+
+
 elementwise("GeluGrad", _gelu_grad, passes=24)
 elementwise("TanhGrad", lambda y, dy: dy * (1 - y * y), passes=4)
+elementwise("SigmoidGrad", lambda y, dy: dy * (y * (1 - y)), passes=3)
+elementwise("SwishGrad", _swish_grad, passes=9)
+elementwise("LeakyReluGrad", _leaky_relu_grad, attrs={"alpha": 0.01}, passes=6)
 elementwise("ReluGrad", lambda dy, x: _masked(dy, x > 0), passes=3)
 elementwise("MaximumGrad", lambda dy, x, y: _masked(dy, x >= y), passes=3)
 elementwise("MinimumGrad", lambda dy, x, y: _masked(dy, x <= y), passes=3)

@@ -85,9 +85,17 @@ def _clip_by_norm(x: np.ndarray, zero: np.ndarray, one: np.ndarray, top: np.ndar
     return np.asarray(np.maximum(np.where(positive, root, x), top))
 
 
+def _momentum(
+    var: np.ndarray, accum: np.ndarray, lr: np.ndarray, grad: np.ndarray, momentum: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    accum = accum * momentum + grad
+    return var - accum * lr, accum
+
+
 _optimizer("ApplyAdam", _adam, 14)
 _optimizer("ApplyRMSProp", _rms_prop, 12, rho=0.9, momentum=0.9, epsilon=1e-10)
 _optimizer("FusedMulApplyMomentum", _mul_momentum, 5)
+_optimizer("ApplyMomentum", _momentum, 4)
 _optimizer("LambApplyOptimizerAssign", _lamb, 30)
 elementwise("LambApplyWeightAssign", _lamb_weight, passes=3)
 elementwise("ClipByNormNoDivSum", _clip_by_norm, passes=6)

@@ -19,9 +19,11 @@ RTOL = {"float16": 4e-3, "float32": 2e-5}
 GRADIENTS = {
     "GeluGrad": 3, "TanhGrad": 2, "ReluGrad": 2, "MaximumGrad": 3, "MinimumGrad": 3,
     "SigmoidCrossEntropyWithLogits": 2, "SigmoidCrossEntropyWithLogitsGrad": 3,
+    "SigmoidGrad": 2, "SwishGrad": 3,
 }  # fmt: skip
 OPTIMISERS = [
-    "ApplyAdam", "ApplyRMSProp", "FusedMulApplyMomentum", "LambApplyOptimizerAssign",
+    "ApplyAdam", "ApplyRMSProp", "ApplyMomentum", "FusedMulApplyMomentum",
+    "LambApplyOptimizerAssign",
 ]  # fmt: skip
 
 
@@ -36,6 +38,21 @@ def test_gradients(chip: str, dtype: str, op: str, n: int) -> None:
     rng = np.random.default_rng(n)
     inputs = [random_array(rng, (n,), dtype) for _ in range(GRADIENTS[op])]
     check_operator(CHIPS[chip], "Elementwise", op, inputs, {}, rtol=RTOL[dtype], atol=2e-3)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.sampled_from(["toy", "ascend910a"]),
+    st.sampled_from(["float16", "float32"]),
+    st.integers(1, 700),
+)
+def test_leaky_relu_gradient(chip: str, dtype: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    inputs = [random_array(rng, (n,), dtype) for _ in range(2)]
+    attrs = {"alpha": 0.125}
+    check_operator(
+        CHIPS[chip], "Elementwise", "LeakyReluGrad", inputs, attrs, rtol=RTOL[dtype], atol=2e-3
+    )
 
 
 def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -56,6 +73,8 @@ def _state(op: str, rng: np.random.Generator, n: int) -> tuple[list[np.ndarray],
         return [x[0], x[1], v, *scalars, x[2]], 3
     if op == "ApplyRMSProp":
         return [x[0], v, x[1], s(0.1), x[2]], 3
+    if op == "ApplyMomentum":
+        return [x[0], x[1], s(0.1), x[2], s(0.9)], 2
     if op == "FusedMulApplyMomentum":
         return [x[0], x[1], s(0.1), x[2], s(0.9), s(0.5)], 2
     scalars = [s(0.9), s(0.1), s(0.99), s(0.01), s(1e-4), s(3.0), s(1.0), s(0.01)]
@@ -104,4 +123,4 @@ def test_outputs_must_be_the_operators() -> None:
 
 
 def test_every_program_is_tested_here() -> None:
-    assert {*GRADIENTS, *OPTIMISERS, "LambApplyWeightAssign", "ClipByNormNoDivSum"} == set(TRAINING)
+    assert {*GRADIENTS, *OPTIMISERS, "LambApplyWeightAssign", "ClipByNormNoDivSum", "LeakyReluGrad"} == set(TRAINING)

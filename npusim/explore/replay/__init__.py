@@ -2,14 +2,17 @@
 
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.explore.replay import (  # noqa: F401  (registers the builders)
+    rows_activation,
     rows_conv,
     rows_elementwise,
+    rows_fused,
     rows_indexed,
     rows_matrix,
     rows_move,
     rows_norm,
     rows_optimizer,
     rows_pool,
+    rows_resize,
     rows_softmax,
 )
 from npusim.explore.replay.launches import Launch, known_types, launch_of, replays

@@ -31,6 +31,7 @@ class Launch:
 
 Builder = Callable[[RecordedOp], Launch]
 _BUILDERS: dict[str, Builder] = {}
+_FAMILIES: dict[str, Builder] = {}  #: by the beginning of the type's name
 
 
 def replays(*op_types: str) -> Callable[[Builder], Builder]:
@@ -50,9 +51,32 @@ def replays(*op_types: str) -> Callable[[Builder], Builder]:
     return register
 
 
+def replays_family(prefix: str) -> Callable[[Builder], Builder]:
+    """Decorator: the builder of all types that begin so and have none of their own.
+
+    Raises:
+        ValueError: the prefix has a builder already.
+    """
+
+    def register(build: Builder) -> Builder:
+        if prefix in _FAMILIES:
+            raise ValueError(f"types {prefix!r} have two builders")
+        _FAMILIES[prefix] = build
+        return build
+
+    return register
+
+
 def known_types() -> list[str]:
-    """Operator types that have a builder, sorted."""
+    """Operator types that have a builder by their name, sorted."""
     return sorted(_BUILDERS)
+
+
+def builder_of(op_type: str) -> Builder | None:
+    """The builder of a type: its own, else its family's; None when there is neither."""
+    if op_type in _BUILDERS:
+        return _BUILDERS[op_type]
+    return next((build for p, build in _FAMILIES.items() if op_type.startswith(p)), None)
 
 
 def launch_of(op: RecordedOp) -> Launch:
@@ -61,7 +85,7 @@ def launch_of(op: RecordedOp) -> Launch:
     Raises:
         UnsupportedError: the type has no builder, or its operands are not what it expects.
     """
-    build = _BUILDERS.get(op.op_type)
+    build = builder_of(op.op_type)
     if build is None:
         raise UnsupportedError(
             f"operator type {op.op_type}",

@@ -9,7 +9,7 @@ from math import ceil
 
 from npusim.chip.spec import ChipSpec
 from npusim.errors import KernelError, NpusimError, UnsupportedError
-from npusim.explore.replay.launches import Launch, known_types, launch_of
+from npusim.explore.replay.launches import Launch, builder_of, launch_of
 from npusim.explore.replay.residency import Memory, in_turn
 from npusim.explore.replay.roofline import roofline_us
 from npusim.explore.replay.workers import Progress, workers
@@ -156,7 +156,7 @@ def _launch(op: RecordedOp) -> Launch | str:
     """The op's launch, or why there is none."""
     if op.core_type == "AI_CPU":
         return "runs on the AI CPU"
-    if op.op_type not in known_types():
+    if builder_of(op.op_type) is None:
         return "unknown operator type"
     try:
         return launch_of(op)

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from npusim.explore.replay.launches import Launch, filter_operand, operand, replays
 from npusim.explore.replay.windows import Attrs, window_attrs
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
+from npusim.ir import EpilogueStep
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 
 @replays("Conv2D")
 def conv2d(op: RecordedOp) -> Launch:
-    """A convolution; stride and padding are read off the sizes."""
+    """A convolution, with an optional bias; stride and padding are read off the sizes."""
+    return conv_steps(op, ())
+
+
+def conv_steps(op: RecordedOp, steps: Sequence[tuple[str, Attrs]]) -> Launch:
+    """A convolution with an optional bias, and elementwise steps on its result.
+
+    Args:
+        steps: operator and attributes; Add and Mul take the next operand.
+
+    Raises:
+        ValueError: operands are missing, or left over.
+    """
     x, w, out, attrs = _forward(op)
-    return Launch("Conv2D", KernelArgs("Conv", (x, w), (out,), (("group", 1), *attrs)))
+    rest = [operand(t) for t in op.inputs[2:]]
+    inputs: list[OperandSpec | None] = [x, w]
+    taking = sum(kind in ("Add", "Mul") for kind, _ in steps)
+    if len(rest) == taking + 1:
+        inputs.append(OperandSpec((out.shape[1],), rest.pop(0).dtype))
+    if len(rest) != taking:
+        raise ValueError(f"{len(op.inputs)} operands for {taking} steps that take one")
+    if rest and len(inputs) == 2:
+        inputs.append(None)  # no bias
+    epilogue = []
+    for kind, settings in steps:
+        if kind in ("Add", "Mul"):
+            inputs.append(rest.pop(0))
+            epilogue.append(EpilogueStep(kind, len(inputs) - 1))
+        else:
+            epilogue.append(EpilogueStep(kind, None, tuple(settings)))
+    args = KernelArgs("Conv", tuple(inputs), (out,), (("group", 1), *attrs), tuple(epilogue))
+    return Launch("Conv2D", args)
 
 
 @replays("FusionOp_Conv2D_BNTrainingReduce")

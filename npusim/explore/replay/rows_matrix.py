@@ -24,7 +24,7 @@ def _transposes(a: OperandSpec, b: OperandSpec, out: OperandSpec) -> tuple[int, 
     raise ValueError(f"no product of {a.shape} and {b.shape} gives {out.shape}")
 
 
-def _product(op: RecordedOp, steps: tuple[str, ...]) -> Launch:
+def product(op: RecordedOp, steps: tuple[str, ...]) -> Launch:
     """A, B[, bias][, operands of the steps] → C[, D]: with D, C is what the steps begin with."""
     a, b, out = operand(op.inputs[0]), operand(op.inputs[1]), operand(op.outputs[0])
     if len(a.shape) == 1 or len(b.shape) == 1:
@@ -75,7 +75,7 @@ def _unpadded(spec: OperandSpec, rows: int, n: int) -> OperandSpec:
 @replays("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def matmul(op: RecordedOp) -> Launch:
     """Plain products, with an optional bias."""
-    return _product(op, ())
+    return product(op, ())
 
 
 #: Unary steps by the suffix of the fused type, with their attributes.
@@ -87,41 +87,41 @@ UNARY: dict[str, tuple[tuple[str, object], ...]] = {
 @replays("FusionOp_MatMul_ReLU")
 def matmul_relu(op: RecordedOp) -> Launch:
     """A product with bias and ReLU."""
-    return _product(op, ("Relu",))
+    return product(op, ("Relu",))
 
 
 @replays("FusionOp_MatMul_Tanh")
 def matmul_tanh(op: RecordedOp) -> Launch:
     """A product with bias and Tanh."""
-    return _product(op, ("Tanh",))
+    return product(op, ("Tanh",))
 
 
 @replays("FusionOp_MatMul_GeLU")
 def matmul_gelu(op: RecordedOp) -> Launch:
     """A product with bias, kept for the gradient, and its GeLU."""
-    return _product(op, ("Gelu",))
+    return product(op, ("Gelu",))
 
 
 @replays("FusionOp_MatMul_GeLUGrad")
 def matmul_gelu_grad(op: RecordedOp) -> Launch:
     """A product as the gradient of a GeLU, whose input and output follow."""
-    return _product(op, ("GeluGrad",))
+    return product(op, ("GeluGrad",))
 
 
 @replays("FusionOp_MatMul_Mul")
 def matmul_mul(op: RecordedOp) -> Launch:
     """A weight gradient scaled by a scalar, or multiplied by a tensor beside the gradient."""
-    return _product(op, ("Mul",))
+    return product(op, ("Mul",))
 
 
 @replays("FusionOp_BatchMatMul_FusedMulAdd")
 def matmul_mul_add(op: RecordedOp) -> Launch:
     """Attention scores: scaled, plus a mask row."""
-    return _product(op, ("Mul", "Add"))
+    return product(op, ("Mul", "Add"))
 
 
 @replays("FusionOp_MatMul_AddN")
 def matmul_addn(op: RecordedOp) -> Launch:
     """A product plus one tensor or more."""
     extra = len(op.inputs) - 2
-    return _product(op, ("Add",) * extra)
+    return product(op, ("Add",) * extra)

@@ -27,6 +27,12 @@ def momentum(op: RecordedOp) -> Launch:
     return _updating(chain(op, op.op_type), 0, 1)
 
 
+@replays("ApplyMomentum", "ApplyMomentumD")
+def plain_momentum(op: RecordedOp) -> Launch:
+    """var, accumulator, rate, gradient, momentum."""
+    return _updating(chain(op, "ApplyMomentum"), 0, 1)
+
+
 @replays("LambApplyOptimizerAssign")
 def lamb(op: RecordedOp) -> Launch:
     """Gradient, v, m, parameter: the update is new; v and m are updated."""

@@ -18,9 +18,13 @@ class CompileOptions:
 
     Attributes:
         precision: "fp32" keeps the model's types; "fp16"/"bf16" computes in that type.
+        level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses.
+        disabled: names of passes that do not run.
     """
 
     precision: str = "fp16"
+    level: int = 2
+    disabled: frozenset[str] = frozenset()
 
     @property
     def dtype(self) -> DType:
@@ -33,6 +37,16 @@ class CompileOptions:
         return found
 
 
+@dataclass(frozen=True)
+class Decision:
+    """A fusion that was looked at: of which nodes, taken or not, and why."""
+
+    rewrite: str
+    nodes: tuple[str, ...]
+    taken: bool
+    reason: str
+
+
 @dataclass
 class CompileContext:
     """What passes share: the chip, the options, notes for the user, a source of fresh names.
@@ -43,6 +57,7 @@ class CompileContext:
     chip: ChipSpec
     options: CompileOptions
     notes: list[str] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     _used: dict[str, int] = field(default_factory=dict)
 
@@ -59,3 +74,7 @@ class CompileContext:
         """Tell the user something, once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def decide(self, rewrite: str, nodes: tuple[str, ...], taken: bool, reason: str) -> None:
+        """Keep a decision for `--explain-fusion`."""
+        self.decisions.append(Decision(rewrite, nodes, taken, reason))

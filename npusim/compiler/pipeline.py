@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from npusim.chip.spec import ChipSpec
 from npusim.compiler.lower import lower
 from npusim.compiler.memory import plan_memory
-from npusim.compiler.options import CompileContext, CompileOptions
+from npusim.compiler.options import CompileContext, CompileOptions, Decision
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.fold_constants import fold_constants
-from npusim.compiler.passes.fuse import fuse_bias, fuse_epilogues
+from npusim.compiler.passes.fuse import (
+    fuse_bias,
+    fuse_conv_epilogues,
+    fuse_elementwise,
+    fuse_matmul_epilogues,
+)
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
 from npusim.ir import Graph, verify
 from npusim.program.executable import Executable, verify_executable
-
-Pass = Callable[[Graph, CompileContext], Graph]
 
 #: In order. Each takes a verified graph and gives one.
 PASSES: tuple[Pass, ...] = (
@@ -30,10 +35,24 @@ PASSES: tuple[Pass, ...] = (
     remove_identities,
     expand_grouped_conv,
     fuse_bias,
-    fuse_epilogues,
+    fuse_conv_epilogues,
+    fuse_matmul_epilogues,
+    fuse_elementwise,
     assign_layouts,
     remove_dead,
 )
+
+#: Called with the graph and the report of the pass that made it; None for the model itself.
+Watch = Callable[[Graph, PassReport | None], None]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """An executable, and how it came about."""
+
+    executable: Executable
+    passes: tuple[PassReport, ...]
+    decisions: tuple[Decision, ...]
 
 
 def compile_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Executable:
@@ -42,18 +61,41 @@ def compile_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Exec
     Raises:
         UnsupportedError: an operator, a type or the memory that the chip does not have.
     """
+    return compile_watched(graph, chip, options).executable
+
+
+def compile_watched(
+    graph: Graph, chip: ChipSpec, options: CompileOptions, watch: Watch | None = None
+) -> Compilation:
+    """As `compile_graph`, telling what every pass did.
+
+    Raises:
+        UnsupportedError: see `compile_graph`; a pass to switch off that there is not.
+    """
+    check_switches(options)
     taken = {*graph.tensors, *(n.name for n in graph.nodes)}
     ctx = CompileContext(chip, options, taken=taken)
+    if watch is not None:
+        watch(verify(graph), None)
+    reports = []
     for rewrite in PASSES:
-        graph = verify(rewrite(graph, ctx))
+        graph, report = apply(rewrite, graph, ctx)
+        reports.append(report)
+        if watch is not None and report.ran:
+            watch(graph, report)
+    executable = _executable(graph, ctx)
+    return Compilation(executable, tuple(reports), tuple(ctx.decisions))
+
+
+def _executable(graph: Graph, ctx: CompileContext) -> Executable:
     lowered = lower(graph, ctx)
-    memory = plan_memory(graph, lowered, chip)
+    memory = plan_memory(graph, lowered, ctx.chip)
     constants = {n: c for n, c in graph.constants.items() if n in memory.buffers}
     return verify_executable(
         Executable(
             name=graph.name,
-            chip=chip.name,
-            precision=options.precision,
+            chip=ctx.chip.name,
+            precision=ctx.options.precision,
             tasks=lowered.tasks,
             buffers=memory.buffers,
             constants=constants,

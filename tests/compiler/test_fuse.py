@@ -5,9 +5,23 @@ from __future__ import annotations
 import pytest
 from compiling import check_run, graph_of, kinds, passed, same_values
 
-from npusim.compiler.passes.fuse import MAX_CHAIN, fuse_bias, fuse_epilogues
+from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.fuse import (
+    MAX_CHAIN,
+    fuse_bias,
+    fuse_conv_epilogues,
+    fuse_elementwise,
+    fuse_matmul_epilogues,
+)
 from npusim.ir import Graph
 from npusim.models.builder import GraphBuilder
+
+
+def fuse_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
+    """The three passes, in the pipeline's order."""
+    for rewrite in (fuse_conv_epilogues, fuse_matmul_epilogues, fuse_elementwise):
+        graph = rewrite(graph, ctx)
+    return graph
 
 
 def _matmul(g: GraphBuilder, shape: tuple[int, ...] = (4, 16), n: int = 8) -> str:

@@ -123,4 +123,10 @@ def test_outputs_must_be_the_operators() -> None:
 
 
 def test_every_program_is_tested_here() -> None:
-    assert {*GRADIENTS, *OPTIMISERS, "LambApplyWeightAssign", "ClipByNormNoDivSum", "LeakyReluGrad"} == set(TRAINING)
+    assert {
+        *GRADIENTS,
+        *OPTIMISERS,
+        "LambApplyWeightAssign",
+        "ClipByNormNoDivSum",
+        "LeakyReluGrad",
+    } == set(TRAINING)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import Constant, EpilogueStep, Graph, Node, Tensor, TensorType
 from npusim.ops import attributes
 
 
+@graph_pass("ConvBatchnormFusionPass", Kind.GRAPH_FUSION)
 def fold_batchnorm(graph: Graph, ctx: CompileContext) -> Graph:
     """Conv + BatchNormalization → Conv with scaled weights; a lone one → Mul, then Add.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import Graph, Node
 
 #: Operators that are the identity in inference, whatever their attributes.
 IDENTITIES = ("Identity", "Dropout")
 
 
+@graph_pass("CastRemovePass", Kind.CLEAN_UP)
 def remove_identities(graph: Graph, ctx: CompileContext) -> Graph:
     """Rename readers of identity results to the source; a graph output keeps its node."""
     alias: dict[str, str] = {}
@@ -35,6 +37,7 @@ def _is_identity(graph: Graph, node: Node) -> bool:
     return False
 
 
+@graph_pass("PrunePass", Kind.NEEDED)
 def remove_dead(graph: Graph, ctx: CompileContext) -> Graph:
     """Drop nodes and constants that no output depends on."""
     live = set(graph.outputs)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import Constant, Graph, Node, TensorType
 from npusim.ops import compute_node
 
 
+@graph_pass("ConstantFoldingPass", Kind.NEEDED)
 def fold_constants(graph: Graph, ctx: CompileContext) -> Graph:
     """Fold nodes all of whose inputs are constants (weights are computed when loaded)."""
     out = graph.copy()

@@ -9,19 +9,22 @@ Clip becomes Max and Min with constant operands, so that every step has one oper
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args, select_kernel
 from npusim.ir import EpilogueStep, Graph, Layout, Node
 from npusim.ops import attributes, get_operator
-from npusim.program.kernel import KernelArgs
+from npusim.program.kernel import KernelArgs, best_estimate
 
 CUBE_OPS = ("Conv", "MatMul", "Gemm")
 MAX_CHAIN = 6  #: steps of a fused chain: longer ones spill more UB than they save
 COMMUTATIVE = ("Add", "Mul", "Max", "Min", "Sum")
 
 
+@graph_pass("MatMulBiasAddFusionPass", Kind.GRAPH_FUSION)
 def fuse_bias(graph: Graph, ctx: CompileContext) -> Graph:
     """MatMul(a, b) + constant of N values → MatMul(a, b, bias)."""
     out = graph.copy()
@@ -49,38 +52,105 @@ def fuse_bias(graph: Graph, ctx: CompileContext) -> Graph:
     return out
 
 
-def fuse_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
-    """Grow epilogues, in execution order, as long as the node's own kernel takes them."""
-    out = graph.copy()
-    uses = graph.consumers()
-    position = {n.name: i for i, n in enumerate(graph.nodes)}
-    slots: list[Node | None] = list(graph.nodes)
-    for index in range(len(slots)):
-        node = slots[index]
-        if node is None or not _can_start(node):
-            continue
-        at, kernel = index, _kernel(graph, node, ctx)
+@graph_pass("TbeConvCommonRules0FusionPass", Kind.UB_FUSION)
+def fuse_conv_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
+    """Convolution + what follows it elementwise, on the tile in L0C or UB."""
+    return _Epilogues(graph, ctx, "TbeConvCommonRules0FusionPass").run(
+        lambda node: node.op_type == "Conv"
+    )
+
+
+@graph_pass("ATbeMatmulElemwiseFusionPass", Kind.UB_FUSION)
+def fuse_matmul_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
+    """Matrix product + what follows it elementwise, on the tile in L0C or UB."""
+    return _Epilogues(graph, ctx, "ATbeMatmulElemwiseFusionPass").run(
+        lambda node: node.op_type in ("MatMul", "Gemm")
+    )
+
+
+@graph_pass("TbeEltwiseFusionPass", Kind.UB_FUSION)
+def fuse_elementwise(graph: Graph, ctx: CompileContext) -> Graph:
+    """Chains of elementwise operators, kept in UB."""
+    return _Epilogues(graph, ctx, "TbeEltwiseFusionPass").run(
+        lambda node: get_operator(node.op_type, node.name).elementwise
+    )
+
+
+class _Epilogues:
+    """Grows epilogues, in execution order, as long as the kernel takes them and it pays."""
+
+    def __init__(self, graph: Graph, ctx: CompileContext, name: str) -> None:
+        self._graph, self._ctx, self._name = graph, ctx, name
+        self._out = graph.copy()
+        self._uses = graph.consumers()
+        self._position = {n.name: i for i, n in enumerate(graph.nodes)}
+        self._slots: list[Node | None] = list(graph.nodes)
+        self._cycles: dict[tuple[str, KernelArgs], float] = {}
+
+    def run(self, starts: Callable[[Node], bool]) -> Graph:
+        for index in range(len(self._slots)):
+            node = self._slots[index]
+            if node is not None and len(node.outputs) == 1 and starts(node):
+                self._grow(index, node)
+        self._out.nodes = [n for n in self._slots if n is not None]
+        return self._out
+
+    def _grow(self, at: int, node: Node) -> None:
+        kernel = _kernel(self._graph, node, self._ctx)[0]
         while kernel and len(node.epilogue) < MAX_CHAIN:
-            result = node.outputs[0]
-            if len(uses.get(result, ())) != 1 or result in graph.outputs:
-                break
-            follower = slots[position[uses[result][0].name]]
-            if follower is None or follower.epilogue:
-                break
-            grown = _append(out, node, follower, ctx)
-            if grown is None or _kernel(out, grown, ctx) != kernel:
-                break
-            slots[at] = None
-            at = position[follower.name]
-            node = slots[at] = grown
-    out.nodes = [n for n in slots if n is not None]
-    return out
+            follower = self._follower(node)
+            if follower is None:
+                return
+            grown = _append(self._out, node, follower, self._ctx)
+            if grown is None:
+                return
+            reason = self._objection(kernel, node, follower, grown)
+            names = (node.name, follower.name)
+            self._ctx.decide(self._name, names, not reason, reason or f"{kernel} takes it")
+            if reason:
+                return
+            self._slots[at] = None
+            at = self._position[follower.name]
+            node = self._slots[at] = grown
 
+    def _follower(self, node: Node) -> Node | None:
+        """The only reader of the node's result, where it is elementwise and unfused."""
+        result = node.outputs[0]
+        readers = self._uses.get(result, ())
+        found = [self._slots[self._position[r.name]] for r in readers]
+        follower = found[0] if found else None
+        if follower is None or follower.epilogue:
+            return None
+        if not get_operator(follower.op_type, follower.name).elementwise:
+            return None
+        if len(found) > 1 or result in self._graph.outputs:
+            others = f"{len(found)} nodes" + (" and the caller" * (result in self._graph.outputs))
+            reason = f"its result is wanted by {others}"
+            self._ctx.decide(self._name, (node.name, follower.name), False, reason)
+            return None
+        return follower
 
-def _can_start(node: Node) -> bool:
-    if len(node.outputs) != 1:
-        return False
-    return node.op_type in CUBE_OPS or get_operator(node.op_type, node.name).elementwise
+    def _objection(self, kernel: str, node: Node, follower: Node, grown: Node) -> str:
+        """Why the fusion is not legal or does not pay; '' when it is taken."""
+        found, why = _kernel(self._out, grown, self._ctx)
+        if found != kernel:
+            return f"{kernel} does not take it: {why}" if why else f"it would need {found}"
+        together = self._time(grown)
+        apart = self._time(node) + self._time(follower)
+        apart += self._ctx.chip.cycles(self._ctx.chip.scheduler.gap)
+        if together > apart:
+            return f"it would cost {together:.0f} cycles, apart {apart:.0f}"
+        return ""
+
+    def _time(self, node: Node) -> float:
+        """Estimated cycles of a node by its best tiling; inf on the AI CPU."""
+        kernel = _kernel(self._out, node, self._ctx)[0]
+        if not kernel:
+            return float("inf")
+        key = (kernel, _args(self._out, node))
+        if key not in self._cycles:
+            self._cycles[key] = best_estimate(*key, self._ctx.chip)
+        return self._cycles[key]
 
 
 def _append(graph: Graph, node: Node, follower: Node, ctx: CompileContext) -> Node | None:
@@ -130,12 +200,16 @@ def _append_clip(graph: Graph, node: Node, clip: Node) -> Node | None:
     return node.with_(inputs=inputs, epilogue=tuple(steps), outputs=clip.outputs)
 
 
-def _kernel(graph: Graph, node: Node, ctx: CompileContext) -> str:
-    """The AI Core kernel of a node in the layouts that it will get, '' when there is none."""
+def _kernel(graph: Graph, node: Node, ctx: CompileContext) -> tuple[str, str]:
+    """The kernel of a node in the layouts that it will get; '' and why, where there is none."""
+    return select_kernel(_args(graph, node), ctx.chip)
+
+
+def _args(graph: Graph, node: Node) -> KernelArgs:
     args = kernel_args(graph, node)
     if node.op_type == "Conv" and len(args.outputs[0].shape) == 4:
-        args = _in_conv_layouts(node, args)
-    return select_kernel(args, ctx.chip)[0]
+        return _in_conv_layouts(node, args)
+    return args
 
 
 def _in_conv_layouts(node: Node, args: KernelArgs) -> KernelArgs:

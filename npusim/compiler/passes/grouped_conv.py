@@ -11,10 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import Constant, Graph, Node, Tensor, TensorType
 from npusim.ops import attributes
 
 
+@graph_pass("GroupConv2DPass", Kind.NEEDED)
 def expand_grouped_conv(graph: Graph, ctx: CompileContext) -> Graph:
     """Conv with 1 < group, not depthwise, constant weights → dense Conv."""
     out = graph.copy()

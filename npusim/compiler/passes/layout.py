@@ -14,6 +14,7 @@ from math import prod
 
 from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.padding import Padding
+from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
 from npusim.ir.layout import c0_of
@@ -23,6 +24,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec, best_estimate
 BLOCKED = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 
 
+@graph_pass("InsertTransNodePass", Kind.NEEDED)
 def assign_layouts(graph: Graph, ctx: CompileContext) -> Graph:
     """Set the layout of every tensor and insert TransData where layouts meet."""
     return _Layouts(graph, ctx).run()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.errors import UnsupportedError
 from npusim.ir import Constant, DType, Graph, Node, Tensor, TensorType, convert
 
@@ -16,6 +17,7 @@ from npusim.ir import Constant, DType, Graph, Node, Tensor, TensorType, convert
 KEEP = {"Resize": (1, 2)}
 
 
+@graph_pass("InsertCastPass", Kind.NEEDED)
 def assign_precision(graph: Graph, ctx: CompileContext) -> Graph:
     """Store float32 tensors in the precision's type.
 

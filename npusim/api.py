@@ -115,13 +115,22 @@ def _shipped(model: LoadedModel) -> ShippedData | None:
     return data if fits else None
 
 
-def compile_graph(graph: Graph, chip: ChipSpec, *, precision: str = "fp16") -> Executable:
+def compile_graph(
+    graph: Graph,
+    chip: ChipSpec,
+    *,
+    precision: str = "fp16",
+    options: CompileOptions | None = None,
+) -> Executable:
     """Compile a graph for a chip.
+
+    Args:
+        options: everything that the compiler can be asked; instead of `precision` alone.
 
     Raises:
         UnsupportedError: something the chip or npusim cannot do; names the node.
     """
-    return _compile(graph, chip, CompileOptions(precision))
+    return _compile(graph, chip, options or CompileOptions(precision))
 
 
 def run(

@@ -10,11 +10,12 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import npusim
+from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_replay import add_replay
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
@@ -22,6 +23,7 @@ from npusim.cli_shared import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     UsageError,
+    add_model,
     add_set,
     console,
     positive,
@@ -79,7 +81,10 @@ def _run(args: argparse.Namespace) -> int:
         seed=args.seed,
         precision=args.precision,
     )
-    exe = api.compile_graph(model.graph, chip, precision=model.precision)
+    options, notes = compile_options(args, model.precision)
+    exe = api.compile_graph(model.graph, chip, options=options)
+    if notes:
+        exe.notes.extend(notes)
     _refuse_unknown_ops(args.trace_op, exe)
     inputs = None if args.timing_only else api.make_inputs(model)
     with progress_bars(not args.quiet and sys.stderr.isatty()) as progress:
@@ -146,6 +151,10 @@ def _options(args: argparse.Namespace) -> dict[str, object]:
     options: dict[str, object] = {"detail": args.detail, "level": level}
     if args.set:
         options["set"] = list(args.set)
+    if args.opt_level != "O2":
+        options["opt level"] = args.opt_level
+    if args.disable_pass:
+        options["disabled passes"] = list(args.disable_pass)
     if args.shape:
         options["shape"] = [f"{name}={','.join(map(str, dims))}" for name, dims in args.shape]
     return options
@@ -300,6 +309,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npusim {npusim.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
+    add_compile(commands.add_parser)
     add_replay(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")
     chips.set_defaults(command=_chips)
@@ -320,23 +330,8 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         description="Compile a model for a chip, execute it, time it, and report.",
     )
     run.set_defaults(command=_run)
-    run.add_argument(
-        "model", metavar="MODEL", help="a workload's name, a workload .yaml, or an .onnx file"
-    )
-    what = run.add_argument_group("what to run")
-    what.add_argument(
-        "--chip", default="ascend910a", metavar="NAME|PATH", help="chip (default: ascend910a)"
-    )
-    add_set(what)
-    what.add_argument("--batch", type=positive, metavar="N", help="samples at once")
-    what.add_argument(
-        "--shape", type=_shape, action="append", default=[], metavar="NAME=1,3,224,224",
-        help="shape of an input (repeatable)",
-    )  # fmt: skip
-    what.add_argument(
-        "--precision", choices=("fp32", "fp16", "bf16"), help="default: the workload's, else fp16"
-    )
-    what.add_argument("--seed", type=int, metavar="N", help="of weights and inputs")
+    add_model(run)
+    add_compile_options(run.add_argument_group("compiler"))
     how = run.add_argument_group("how")
     how.add_argument("--timing-only", action="store_true", help="compute no numbers")
     how.add_argument(
@@ -380,15 +375,6 @@ def _add_chip(commands: argparse._SubParsersAction[_Parser]) -> None:
     load.add_argument("file", type=Path, metavar="FILE.ini")
     load.add_argument("-o", "--output", type=Path, metavar="OUT.yaml", help="default: print it")
     load.set_defaults(command=_chip_import)
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """The input and its dims: x=1,3,224,224 gives ("x", (1, 3, 224, 224))."""
-    name, _, dims = text.rpartition("=")
-    parts: Iterable[str] = dims.split(",") if dims else ()
-    if not name or not all(part.strip().isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1,3,224,224")
-    return name, tuple(int(part) for part in parts)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from npusim.errors import NpusimError
@@ -68,3 +68,33 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return value
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """What to compile or run: the model, its sizes, the chip."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a workload's name, a workload .yaml, or an .onnx file"
+    )
+    what = parser.add_argument_group("what to run")
+    what.add_argument(
+        "--chip", default="ascend910a", metavar="NAME|PATH", help="chip (default: ascend910a)"
+    )
+    add_set(what)
+    what.add_argument("--batch", type=positive, metavar="N", help="samples at once")
+    what.add_argument(
+        "--shape", type=_shape, action="append", default=[], metavar="NAME=1,3,224,224",
+        help="shape of an input (repeatable)",
+    )  # fmt: skip
+    what.add_argument(
+        "--precision", choices=("fp32", "fp16", "bf16"), help="default: the workload's, else fp16"
+    )
+    what.add_argument("--seed", type=int, metavar="N", help="of weights and inputs")
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """The input and its dims: x=1,3,224,224 gives ("x", (1, 3, 224, 224))."""
+    name, _, dims = text.rpartition("=")
+    parts: Iterable[str] = dims.split(",") if dims else ()
+    if not name or not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1,3,224,224")
+    return name, tuple(int(part) for part in parts)

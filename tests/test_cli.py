@@ -30,7 +30,7 @@ class FakeApi:
         self.loads.append({"source": source, **given})
         return SimpleNamespace(graph=None, batch=1, seed=7, precision="fp16")
 
-    def compile_graph(self, graph, chip, *, precision):
+    def compile_graph(self, graph, chip, *, options):
         tasks = [SimpleNamespace(name=op.name) for op in self.result.timeline.ops]
         return SimpleNamespace(name="resnet50", tasks=tasks)
 

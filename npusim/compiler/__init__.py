@@ -1,7 +1,18 @@
 """Graph → Executable."""
 
-from npusim.compiler.options import PRECISIONS, CompileOptions
-from npusim.compiler.pipeline import PASSES, compile_graph
+from npusim.compiler.options import PRECISIONS, CompileOptions, Decision
+from npusim.compiler.pipeline import PASSES, Compilation, compile_graph, compile_watched
+from npusim.compiler.rewrite import PassReport
 from npusim.compiler.select import kernel_of
 
-__all__ = ["PASSES", "PRECISIONS", "CompileOptions", "compile_graph", "kernel_of"]
+__all__ = [
+    "PASSES",
+    "PRECISIONS",
+    "Compilation",
+    "CompileOptions",
+    "Decision",
+    "PassReport",
+    "compile_graph",
+    "compile_watched",
+    "kernel_of",
+]

@@ -92,6 +92,11 @@ def graph_pass(name: str, kind: Kind) -> Callable[[Rewrite], Pass]:
     return declare
 
 
+def declared_passes() -> list[Pass]:
+    """All passes, by name."""
+    return [_PASSES[name] for name in sorted(_PASSES)]
+
+
 def pass_named(name: str) -> Pass:
     """The pass of that name.
 

@@ -124,11 +124,11 @@ def _schemas(op_type: str) -> list[Any]:
 def _node(node: Node) -> NodeProto:
     from onnx import helper
 
-    attrs = {k: _attribute(k, v) for k, v in node.attrs.items() if v is not None}
+    attrs = {k: attribute_of(k, v) for k, v in node.attrs.items() if v is not None}
     return helper.make_node(node.op_type, node.inputs, node.outputs, node.name, **attrs)
 
 
-def _attribute(key: str, value: Any) -> Any:
+def attribute_of(key: str, value: Any) -> Any:
     """An attribute as ONNX's helper takes it."""
     if key in ("to", "dtype"):
         return ELEMENT_NUMBERS[DType.of(value)]

@@ -1,0 +1,147 @@
+"""`npusim compile`: the passes, what each changed, the graph before and after."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npusim.cli_shared import EXIT_OK, add_model, console, positive
+
+if TYPE_CHECKING:
+    from npusim.compiler import CompileOptions, PassReport
+    from npusim.ir import Graph
+
+LEVELS = ("O0", "O1", "O2")
+
+
+def compile_command(args: argparse.Namespace) -> int:
+    """Compile a model; report the passes; write what is asked for."""
+    from npusim import api
+    from npusim.chip import load_chip
+    from npusim.compiler import compile_watched
+    from npusim.compiler.switches import fusion_result
+    from npusim.profiling.compile_report import print_decisions, print_passes
+    from npusim.profiling.files import write_text
+
+    chip = load_chip(args.chip, args.set)
+    model = api.load_model(
+        args.model,
+        batch=args.batch,
+        shapes=dict(args.shape) or None,
+        seed=args.seed,
+        precision=args.precision,
+    )
+    options, notes = compile_options(args, model.precision)
+    dump = _Dump(args.dump_ir) if args.dump_ir else None
+    found = compile_watched(model.graph, chip, options, dump)
+    exe = found.executable
+    terminal = console()
+    heading = [
+        ("model", f"{model.name}, batch {model.batch}, {len(model.graph.nodes)} operators"),
+        ("chip", chip.name),
+        ("options", f"{args.opt_level}, {options.precision}"
+         + "".join(f", {name} off" for name in sorted(options.disabled))),
+        ("result", f"{len(exe.tasks)} tasks, {exe.memory.peak_bytes / 1e6:.1f} MB"),
+        *(("note", text) for text in (*notes, *exe.notes)),
+    ]  # fmt: skip
+    print_passes(found.passes, terminal, heading=heading)
+    if args.explain_fusion:
+        print_decisions(found.decisions, terminal, args.top)
+    sys.stdout.flush()
+    if args.fusion_result:
+        write_text(args.fusion_result, json.dumps(fusion_result(found.passes), indent=4) + "\n")
+    if args.json:
+        data: dict[str, Any] = {
+            "model": model.name, "chip": chip.name, "opt_level": args.opt_level,
+            "precision": options.precision, "disabled": sorted(options.disabled),
+            "tasks": len(exe.tasks), "memory": asdict(exe.memory), "notes": exe.notes,
+            "passes": [asdict(p) for p in found.passes],
+            "fusions": [asdict(d) for d in found.decisions],
+        }  # fmt: skip
+        write_text(args.json, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    return EXIT_OK
+
+
+def compile_options(
+    args: argparse.Namespace, precision: str
+) -> tuple[CompileOptions, tuple[str, ...]]:
+    """The options of the command line, and what to tell the user about them."""
+    from npusim.compiler import CompileOptions
+    from npusim.compiler.switches import read_switches
+
+    disabled = frozenset(args.disable_pass)
+    notes: tuple[str, ...] = ()
+    if args.fusion_switch_file:
+        switches = read_switches(args.fusion_switch_file)
+        disabled |= switches.disabled
+        if switches.unknown:
+            names = ", ".join(switches.unknown)
+            notes = (f"{args.fusion_switch_file}: passes that npusim does not have: {names}",)
+    level = LEVELS.index(args.opt_level)
+    return CompileOptions(precision=precision, level=level, disabled=disabled), notes
+
+
+class _Dump:
+    """Writes the model and what every pass made of it: 00_model.txt, 01_PassName.txt, …"""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+
+    def __call__(self, graph: Graph, report: PassReport | None) -> None:
+        from npusim.frontends.onnx_dump import dump_onnx
+        from npusim.ir.printer import format_graph
+        from npusim.profiling.files import WriteError, write_text
+
+        name = f"{self._number:02d}_{report.name if report else 'model'}"
+        self._number += 1
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_text(self._folder / f"{name}.txt", format_graph(graph) + "\n")
+            model = dump_onnx(graph).SerializeToString()
+            (self._folder / f"{name}.onnx").write_bytes(model)
+        except OSError as error:
+            raise WriteError(self._folder / name, error) from None
+
+
+def add_compile_options(group: argparse._ActionsContainer) -> None:
+    """The options of the compiler, which `run` has too."""
+    group.add_argument(
+        "--opt-level", choices=LEVELS, default="O2",
+        help="O0 only lowers, O1 cleans up, as CANN's --oo_level=O1, O2 fuses (default)",
+    )  # fmt: skip
+    group.add_argument(
+        "--disable-pass", action="append", default=[], metavar="NAME",
+        help="switch a pass off (repeatable)",
+    )  # fmt: skip
+    group.add_argument(
+        "--fusion-switch-file", type=Path, metavar="PATH", help="CANN's fusion_switch.cfg"
+    )
+
+
+def add_compile(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """The parser of the command."""
+    parser = add_parser(
+        "compile",
+        usage="npusim compile MODEL [options]",
+        allow_abbrev=False,
+        help="compile a model and show what every pass does",
+        description="Compile a model for a chip: the passes, and what each of them changed.",
+    )
+    parser.set_defaults(command=compile_command)
+    add_model(parser)
+    add_compile_options(parser.add_argument_group("compiler"))
+    out = parser.add_argument_group("results")
+    out.add_argument(
+        "--explain-fusion", action="store_true", help="the fusions taken and refused, and why"
+    )
+    out.add_argument("--top", type=positive, default=30, metavar="N", help="rows there (30)")
+    out.add_argument(
+        "--dump-ir", type=Path, metavar="DIR", help="the graph after every pass, as text and ONNX"
+    )
+    out.add_argument("--fusion-result", type=Path, metavar="PATH", help="CANN's fusion_result.json")
+    out.add_argument("--json", type=Path, metavar="PATH", help="the passes and fusions as data")

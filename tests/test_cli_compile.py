@@ -1,0 +1,47 @@
+"""`npusim compile`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from npusim.cli import main
+
+
+def test_reports_passes_and_writes_what_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, data, ir = (tmp_path / name for name in ("fusion_result.json", "c.json", "ir"))
+    command = [
+        "compile", "bert-tiny", "--explain-fusion", "--dump-ir", str(ir),
+        "--fusion-result", str(result), "--json", str(data),
+    ]  # fmt: skip
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "MatMulBiasAddFusionPass" in text and "Fusions looked at" in text
+    assert max(map(len, text.splitlines())) <= 100
+    found = json.loads(data.read_text())
+    assert found["opt_level"] == "O2" and found["tasks"] > 10
+    assert "ub_fusion" in json.loads(result.read_text())["session_and_graph_id_0_0"]
+    dumped = sorted(p.name for p in ir.iterdir())
+    assert dumped[:2] == ["00_model.onnx", "00_model.txt"]
+    assert len(dumped) == 2 * (1 + sum(p["ran"] for p in found["passes"]))
+
+
+def test_switches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    switches = tmp_path / "fusion_switch.cfg"
+    switches.write_text("TbeEltwiseFusionPass:off\nSoftmaxFusionPass:off\n")
+    command = ["compile", "bert-tiny", "--disable-pass", "MatMulBiasAddFusionPass"]
+    assert main([*command, "--fusion-switch-file", str(switches)]) == 0
+    text = capsys.readouterr().out
+    assert "MatMulBiasAddFusionPass off, TbeEltwiseFusionPass off" in text
+    assert "passes that npusim does not have: SoftmaxFusionPass" in " ".join(text.split())
+
+
+def test_run_takes_the_same_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "bert-tiny", "--timing-only", "--opt-level", "O0"]) == 0
+    assert "O0" in capsys.readouterr().out
+    assert main(["run", "bert-tiny", "--timing-only", "--disable-pass", "Nothing"]) == 2
+    assert "compiler pass 'Nothing'" in capsys.readouterr().err

@@ -83,6 +83,7 @@ _SPECS: dict[str, VectorSpec] = {
     "cadd": VectorSpec("reduce", lambda x: x.sum(axis=-1)),
     "cmax": VectorSpec("reduce", lambda x: x.max(axis=-1)),
     "cmin": VectorSpec("reduce", lambda x: x.min(axis=-1)),
+    "cpadd": VectorSpec("binary", lambda x: x[..., ::2] + x[..., 1::2]),  # neighbours in a repeat
     "cgadd": VectorSpec("group_reduce", lambda x: x.sum(axis=-1)),
     "cgmax": VectorSpec("group_reduce", lambda x: x.max(axis=-1)),
     # a whole repeat onto a destination that stays; a compare that packs its bits

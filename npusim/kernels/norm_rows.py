@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npusim.kernels.row_programs import Program
+from npusim.kernels.row_programs import Program, Spread
 from npusim.program.isa import Instr
+from npusim.program.region import Region
 
 
 class LayerNorm(Program):
@@ -20,24 +21,35 @@ class LayerNorm(Program):
 
     def tile(self) -> Iterator[Instr]:
         k, rows = self.k, self.rows
-        n = rows.n1 * rows.lanes
         x = yield from rows.wide(0, "x")
         square = rows.temp("square")
-        mean = yield from rows.row_sum("mean", x)
-        yield k.vec("muls", mean, mean, scalar=1.0 / n)
+        mean = yield from self.mean("mean", x, square)
         y = yield from rows.result(rows.first_out, "x")
         yield k.vec("sub", y, x, (yield from rows.spread("row", mean)))
         yield from rows.release(0)
         yield k.vec("mul", square, y, y)
-        variance = yield from rows.row_sum("variance", square)
-        yield k.vec("muls", variance, variance, scalar=1.0 / n)
+        variance = yield from self.mean("variance", square, square)
         inverse = yield from self.inverse_root("inverse", variance)
         yield k.vec("mul", y, y, (yield from rows.spread("row", inverse)))
-        yield rows.by_column("mul", y, self.scale)
-        yield rows.by_column("add", y, self.offset)
+        if rows.n1 > 1:
+            yield rows.by_column("madd", y, self.scale, self.offset)
+        else:
+            yield rows.by_column("mul", y, self.scale)
+            yield rows.by_column("add", y, self.offset)
         for j, value in enumerate((mean, variance)):
             yield from rows.store_rows(rows.first_out + 1 + j, value)
         yield from rows.store(rows.first_out, y)
+
+    def mean(self, name: str, x: Region, work: Region) -> Spread:
+        """Mean per row: ND scales the elements, NZ the sums."""
+        k, rows = self.k, self.rows
+        share = 1.0 / (rows.n1 * rows.lanes)
+        if rows.n1 == 1:
+            yield k.vec("muls", work, x, scalar=share)
+            return (yield from rows.row_sum(name, work))
+        mean = yield from rows.row_sum(name, x)
+        yield k.vec("muls", mean, mean, scalar=share)
+        return mean
 
 
 class LayerNormXBackprop(Program):

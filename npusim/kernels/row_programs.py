@@ -139,12 +139,12 @@ class Rows:
         yield self.k.vec("copy", group, wide)
         return group
 
-    def by_column(self, op: str, x: Region, vector: Region) -> Instr:
-        """x = op(x, vector) with a value per column (`load_vector`)."""
+    def by_column(self, op: str, x: Region, *vectors: Region) -> Instr:
+        """x = op(x, vectors…) with values per column (`load_vector`)."""
         if self.n1 == 1:
-            return self.k.vec(op, x, x, vector)
+            return self.k.vec(op, x, x, *vectors)
         flat = x.split(1, GROUP)
-        return self.k.vec(op, flat, flat, vector.expand(1))
+        return self.k.vec(op, flat, flat, *(v.expand(1) for v in vectors))
 
     def result(self, index: int, name: str) -> Spread:
         """Where an output is computed: in its tile where that is fp32, else in a temporary."""
@@ -267,11 +267,13 @@ class Program:
     Class attributes:
         temporaries: tile-sized fp32 buffers (ND: one more where values per row are spread);
         vectors: inputs with a value per column.
+        halves: maxima over N1 need half a tile in the stored type.
         strips: blocks split the rows of a matrix, and walk a batch of matrices one by one.
     """
 
     temporaries: ClassVar[int] = 3
     vectors: ClassVar[tuple[int, ...]] = ()
+    halves: ClassVar[bool] = False
     strips: ClassVar[bool] = False
 
     def __init__(self, rows: Rows) -> None:

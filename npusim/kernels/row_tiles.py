@@ -93,7 +93,9 @@ def _job(args: KernelArgs) -> Job:
 def _bytes_per_element(args: KernelArgs, job: Job) -> int:
     """UB bytes per element: two slots of each whole operand, the program's fp32 temporaries."""
     size = sum(2 * args.operands[i].dtype.size for i in job.whole)
-    return size + 4 * (PROGRAMS[args.op_type].temporaries + (job.n1 == 1)) + 2
+    program = PROGRAMS[args.op_type]
+    size += program.halves * args.operands[0].dtype.size
+    return size + 4 * (program.temporaries + (job.n1 == 1))
 
 
 @kernel("RowTiles")
@@ -137,7 +139,9 @@ class RowTiles(TileKernel):
             return
         most = largest(-(-job.rows // unit), 1, lambda n: n * unit * per + fixed <= room)
         share = -(-job.batch * job.rows // unit // cores)
-        yield {"m": max(1, min(most, share)) * unit, "blocks": min(units, cores)}
+        longest = min(job.rows // unit, share)  # rows of a tile: of one matrix, of one block
+        m = -(-longest // -(-longest // most)) * unit
+        yield {"m": m, "blocks": min(units, cores)}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:

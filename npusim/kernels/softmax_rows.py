@@ -15,6 +15,7 @@ class Softmax(Program):
     """Along rows: maximum and shift in the stored type, 1 / Σ per row."""
 
     temporaries = 2
+    halves = True
 
     def tile(self) -> Iterator[Instr]:
         k, rows = self.k, self.rows

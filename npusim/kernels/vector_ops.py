@@ -52,6 +52,7 @@ _SPECS: dict[str, VectorSpec] = {
     "div": VectorSpec("div", np.divide),
     "axpy": VectorSpec("mla", lambda d, x, s: d + x * s, scalar=True),
     "mla": VectorSpec("mla", lambda d, x, y: d + x * y),
+    "madd": VectorSpec("mla", lambda d, x, y: d * x + y),
     "adds": VectorSpec("unary", lambda x, s: x + s, scalar=True),
     "muls": VectorSpec("unary", lambda x, s: x * s, scalar=True),
     "maxs": VectorSpec("unary", lambda x, s: np.maximum(x, s), scalar=True),

@@ -21,7 +21,6 @@ from npusim.kernels.rows import largest
 from npusim.kernels.softmax_rows import (
     ConfusionSoftmaxGrad,
     Softmax,
-    SoftmaxCrossEntropy,
     SoftmaxGradExt,
 )
 from npusim.program.isa import Instr
@@ -40,7 +39,6 @@ PROGRAMS: dict[str, type[Program]] = {
     "SoftmaxV2": Softmax,
     "SoftmaxGradExt": SoftmaxGradExt,
     "ConfusionSoftmaxGrad": ConfusionSoftmaxGrad,
-    "SoftmaxCrossEntropyWithLogits": SoftmaxCrossEntropy,
 }
 FRACTAL_ROWS = 16  #: of a FRACTAL_NZ tensor: blocks share whole fractals
 UB_SHARE = 0.95  #: of UB that tiles take: more rows share the per-row instructions

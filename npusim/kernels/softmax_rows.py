@@ -1,4 +1,4 @@
-"""Softmax, its gradients and losses on a tile of rows, as in CANN; see `row_programs`."""
+"""Softmax and its gradients on a tile of rows, as in CANN; see `row_programs`."""
 
 from __future__ import annotations
 
@@ -89,31 +89,3 @@ class ConfusionSoftmaxGrad(_Gradient):
         yield rows.stage.free(1)
         yield rows.stage.free(0)
         yield from rows.stage.store(rows.gm(rows.first_out), out)
-
-
-class SoftmaxCrossEntropy(Program):
-    """Logits, labels → loss per row, softmax - labels."""
-
-    temporaries = 3
-
-    def tile(self) -> Iterator[Instr]:
-        k, rows = self.k, self.rows
-        x = yield from rows.wide(0, "x")
-        labels = yield from rows.wide(1, "labels")
-        power = rows.temp("power")
-        top = yield from rows.row_max("top", x)
-        yield k.vec("sub", x, x, (yield from rows.spread("row", top)))
-        yield k.vec("exp", power, x)
-        total = yield from rows.row_sum("total", power)
-        wide = yield from rows.spread("row", total)
-        yield k.vec("div", power, power, wide)
-        yield k.vec("ln", wide, wide)
-        yield k.vec("sub", x, x, wide)
-        yield k.vec("mul", x, labels, x)
-        yield k.vec("muls", x, x, scalar=-1.0)
-        loss = yield from rows.row_sum("loss", x)
-        yield from rows.store_rows(rows.first_out, loss)
-        gradient = yield from rows.result(rows.first_out + 1, "power")
-        yield k.vec("sub", gradient, power, labels)
-        yield from rows.release(0, 1)
-        yield from rows.store(rows.first_out + 1, gradient)

@@ -15,9 +15,9 @@ def softmax(op: RecordedOp) -> Launch:
     kind = "LogSoftmax" if op.op_type.startswith("Log") else "Softmax"
     if x.layout is Layout.FRACTAL_NZ:
         return Launch("RowTiles", KernelArgs("SoftmaxV2", (x,), (out,)))
-    ragged = x.shape[-1] * x.dtype.size % 32 != 0
-    attrs = (("axis", -1), ("row_by_row", int(ragged)))
-    return Launch("Softmax", KernelArgs(kind, (x,), (out,), attrs))
+    if kind == "Softmax" and x.shape[-1] * x.dtype.size % 32:
+        return Launch("RowByRow", KernelArgs("SoftmaxV2", (x,), (out,)))
+    return Launch("Softmax", KernelArgs(kind, (x,), (out,), (("axis", -1),)))
 
 
 @replays("SoftmaxGradExt", "ConfusionSoftmaxGrad")
@@ -31,4 +31,4 @@ def softmax_grad(op: RecordedOp) -> Launch:
 def cross_entropy(op: RecordedOp) -> Launch:
     """Logits, labels → loss per row, gradient."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))
-    return Launch("RowTiles", KernelArgs(op.op_type, inputs, outputs))
+    return Launch("RowByRow", KernelArgs(op.op_type, inputs, outputs))

@@ -2,6 +2,7 @@
 
 from npusim.kernels import (
     batchnorm,
+    bias_grad,
     bit_mask,
     column_sums,
     conv,
@@ -33,6 +34,7 @@ from npusim.kernels import (
 
 __all__ = [
     "batchnorm",
+    "bias_grad",
     "bit_mask",
     "column_sums",
     "conv",

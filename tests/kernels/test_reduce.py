@@ -89,3 +89,17 @@ def test_refusals() -> None:
     ):
         spec, out = OperandSpec(shape, dtype), OperandSpec((1,), dtype)
         assert Reduce.refuse(KernelArgs("ReduceSum", (spec,), (out,), (("axes", axes),)), chip)
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "shape", [(3, 64, 16), (1, 16, 16), (40, 4, 16), (70, 96), (5, 100), (33, 2), (1, 40)]
+)
+def test_bias_gradients(chip: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Column blocks of 16, strips of columns, ragged rows."""
+    x, axis = random_array(np.random.default_rng(5), shape, dtype), len(shape) - 2
+    check_operator(
+        CHIPS[chip], "BiasGrad", "ReduceSum", [x], {"keepdims": 0},
+        constants=[np.array([axis])], launch_attrs={"axes": (axis,)}, rtol=2e-3, atol=2e-2,
+    )  # fmt: skip

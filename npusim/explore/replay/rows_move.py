@@ -183,7 +183,7 @@ def _bias_grad(x: OperandSpec, y: OperandSpec) -> Launch:
 
 
 def _reduced(kind: str, x: OperandSpec, y: OperandSpec, axes: tuple[int, ...]) -> Launch:
-    return Launch("Reduce", KernelArgs(kind, (x,), (y,), (("axes", axes), ("keepdims", 0))))
+    return Launch("LibraryReduce", KernelArgs(kind, (x,), (y,), (("axes", axes), ("keepdims", 0))))
 
 
 @replays("ReduceSum", "ReduceSumD", "ReduceMean", "ReduceMeanD", "ReduceMax", "ReduceMaxD")

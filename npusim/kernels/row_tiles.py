@@ -20,6 +20,7 @@ from npusim.kernels.row_programs import GROUP, Program, Rows
 from npusim.kernels.rows import largest
 from npusim.kernels.softmax_rows import (
     ConfusionSoftmaxGrad,
+    LogSoftmaxGrad,
     Softmax,
     SoftmaxGradExt,
 )
@@ -39,6 +40,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "SoftmaxV2": Softmax,
     "SoftmaxGradExt": SoftmaxGradExt,
     "ConfusionSoftmaxGrad": ConfusionSoftmaxGrad,
+    "LogSoftmaxGrad": LogSoftmaxGrad,
 }
 FRACTAL_ROWS = 16  #: of a FRACTAL_NZ tensor: blocks share whole fractals
 UB_SHARE = 0.95  #: of UB that tiles take: more rows share the per-row instructions

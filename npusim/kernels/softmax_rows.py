@@ -89,3 +89,22 @@ class ConfusionSoftmaxGrad(_Gradient):
         yield rows.stage.free(1)
         yield rows.stage.free(0)
         yield from rows.stage.store(rows.gm(rows.first_out), out)
+
+
+class LogSoftmaxGrad(Program):
+    """dy, y = log softmax → dy - e^y · Σ dy, in fp32."""
+
+    temporaries = 2
+
+    def tile(self) -> Iterator[Instr]:
+        k, rows = self.k, self.rows
+        dy = yield from rows.wide(0, "dy")
+        y = yield from rows.wide(1, "y")
+        power = rows.temp("y")
+        yield k.vec("exp", power, y)
+        total = yield from rows.row_sum("total", dy)
+        yield k.vec("mul", power, power, (yield from rows.spread("row", total)))
+        dx = yield from rows.result(rows.first_out, "dy")
+        yield k.vec("sub", dx, dy, power)
+        yield from rows.release(0, 1)
+        yield from rows.store(rows.first_out, dx)

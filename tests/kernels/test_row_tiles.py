@@ -22,6 +22,8 @@ INPUTS = {
     "SoftmaxV2": "x",
     "SoftmaxGradExt": "xx",
     "ConfusionSoftmaxGrad": "xx",
+    "LogSoftmaxGrad": "xx",
+    "LogSoftmaxV2": "x",  # of LongRows
     "LayerNormBetaGammaBackpropV2": "xx",
     "SoftmaxCrossEntropyWithLogits": "xx",  # of RowByRow
 }
@@ -66,7 +68,9 @@ def check(chip: str, kernel: str, op: str, m: int, n: int, dtype: str, layout: L
 
 
 @pytest.mark.parametrize("chip", ["toy", "ascend910a"])
-@pytest.mark.parametrize("op", [o for o in INPUTS if "BetaGamma" not in o and "Cross" not in o])
+@pytest.mark.parametrize(
+    "op", [o for o in INPUTS if not any(n in o for n in ("BetaGamma", "Cross", "LogSoftmaxV2"))]
+)
 @settings(max_examples=6, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4))
 def test_nz_tiles_compute_the_operator(chip: str, op: str, m1: int, n1: int) -> None:
@@ -75,7 +79,9 @@ def test_nz_tiles_compute_the_operator(chip: str, op: str, m1: int, n1: int) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("op", ["LayerNorm", "LayerNormXBackpropV2", "ConfusionSoftmaxGrad"])
+@pytest.mark.parametrize(
+    "op", ["LayerNorm", "LayerNormXBackpropV2", "ConfusionSoftmaxGrad", "LogSoftmaxGrad"]
+)
 @settings(max_examples=6, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 9))
 def test_nd_tiles_compute_the_operator(op: str, dtype: str, m: int, n1: int) -> None:
@@ -132,3 +138,10 @@ def test_a_lane_sum_takes_a_repeat_a_row() -> None:
     sums = k.alloc("UB", 64 * 4).region((64,), np.float32)
     vector = CHIPS["ascend910a"].core.vector
     assert k.reduce("cadd", sums, rows).occupy == 64 * vector.costs["reduce"].b32 + vector.head
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
+@pytest.mark.parametrize("op", ["LogSoftmaxV2", "LogSoftmaxGrad"])
+@pytest.mark.parametrize(("m", "n"), [(3, 21128), (33, 9000), (2, 40), (1, 8200)])
+def test_rows_in_pieces(chip: str, op: str, m: int, n: int) -> None:
+    check(chip, "LongRows", op, m, n, "float32", Layout.ND)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp
-from npusim.ir import Layout
-from npusim.program.kernel import KernelArgs
+from npusim.ir import DType, Layout
+from npusim.program.kernel import KernelArgs, OperandSpec
+
+#: Bytes of a row from which the library takes it in pieces (several rows of several fp32 buffers
+#: do not fit UB).
+LONG_ROW = 32 * 1024
 
 
 @replays("Softmax", "SoftmaxV2", "LogSoftmax", "LogSoftmaxV2")
@@ -17,7 +21,21 @@ def softmax(op: RecordedOp) -> Launch:
         return Launch("RowTiles", KernelArgs("SoftmaxV2", (x,), (out,)))
     if kind == "Softmax" and x.shape[-1] * x.dtype.size % 32:
         return Launch("RowByRow", KernelArgs("SoftmaxV2", (x,), (out,)))
+    if kind == "LogSoftmax" and _is_long(x):
+        return Launch("LongRows", KernelArgs("LogSoftmaxV2", (x,), (out,)))
     return Launch("Softmax", KernelArgs(kind, (x,), (out,), (("axis", -1),)))
+
+
+def _is_long(x: OperandSpec) -> bool:
+    return x.dtype is DType.FLOAT32 and x.shape[-1] * x.dtype.size > LONG_ROW
+
+
+@replays("LogSoftmaxGrad")
+def log_softmax_grad(op: RecordedOp) -> Launch:
+    """dy, log softmax → dx."""
+    dy, y, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
+    name = "LongRows" if _is_long(dy) else "RowTiles"
+    return Launch(name, KernelArgs("LogSoftmaxGrad", (dy, y), (out,)))
 
 
 @replays("SoftmaxGradExt", "ConfusionSoftmaxGrad")

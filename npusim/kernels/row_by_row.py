@@ -36,7 +36,7 @@ BLOCK_ROWS = 8  #: rows at least of a block: its losses are a 32 B block
 
 OPS = ("SoftmaxV2", "SoftmaxCrossEntropyWithLogits")
 #: Row-sized buffers in UB: stored ones, fp32 ones.
-BUFFERS = {"SoftmaxV2": (6, 2), "SoftmaxCrossEntropyWithLogits": (3, 4)}
+BUFFERS = {"SoftmaxV2": (6, 2), "SoftmaxCrossEntropyWithLogits": (4, 5)}
 
 
 def _rows(args: KernelArgs) -> tuple[int, int]:
@@ -67,8 +67,6 @@ class RowByRow(TileKernel):
             return "operands of several types"
         if spec.dtype not in (DType.FLOAT16, DType.FLOAT32):
             return f"element type {spec.dtype.value}"
-        if spec.dtype is not DType.FLOAT32 and args.op_type != "SoftmaxV2":
-            return f"{args.op_type} of {spec.dtype.value}"
         return unsupported_type(spec.dtype, chip)
 
     @staticmethod
@@ -228,6 +226,8 @@ class _CrossEntropy(_Run):
         super().__init__(k, args)
         self.losses = k.queue("UB", BLOCK, 1, Pipe.V, Pipe.MTE3)
         self.shifted, self.power, self.wide, self.log = (self.temp() for _ in range(4))
+        if self.dtype != F32:
+            self.labels = self.temp()
 
     def row(self, row: int) -> Iterator[Instr]:
         """One row."""
@@ -235,6 +235,10 @@ class _CrossEntropy(_Run):
         for index in (0, 1):
             yield from self.load(index, row)
         x, labels = self.loaded(0), self.loaded(1)
+        if self.dtype != F32:
+            yield k.vec("conv", shifted, x)
+            yield k.vec("conv", self.labels, labels)
+            x, labels = shifted, self.labels
         yield from self.maximum(self.stat("top"), x, power)
         yield from self.spread(wide, self.stat("top"))
         yield k.vec("sub", shifted, x, wide)
@@ -246,17 +250,20 @@ class _CrossEntropy(_Run):
         yield k.vec("sub", shifted, shifted, self.log)
         yield k.vec("mul", shifted, labels, shifted)
         yield k.vec("muls", shifted, shifted, scalar=-1.0)
+        yield from self.sums(self.stat("loss"), shifted)
         place = yield from self.losses.alloc()
-        loss = place.region((1,), F32)
-        yield from self.sums(loss, shifted)
+        loss = place.region((1,), self.dtype)
+        yield k.vec("conv" if self.dtype != F32 else "copy", loss, self.stat("loss"))
         place = yield from self.results.alloc()
-        out = place.region((1, self.length), F32)
-        yield k.vec("sub", out, power, labels)
+        out = place.region((1, self.length), self.dtype)
+        yield k.vec("sub", out if self.dtype == F32 else power, power, labels)
+        if self.dtype != F32:
+            yield k.vec("conv", out, power)
         for queue in self.queues:
             yield queue.free()
         yield self.losses.enque()
         yield self.losses.deque()
-        gm = Region.dense(GM, len(self.args.inputs), 0, (self.rows,), F32)
+        gm = Region.dense(GM, len(self.args.inputs), 0, (self.rows,), self.dtype)
         yield k.store(gm[row : row + 1], loss)
         yield self.losses.free()
         yield from self.store(len(self.args.inputs) + 1, row, out)

@@ -49,10 +49,10 @@ class Rows:
     """The current tile: rows [r0, r1) of batch b; its loads, stores, reductions and spreads."""
 
     def __init__(
-        self, k: Kernel, args: KernelArgs, shape: tuple[int, int, int, int], m: int
+        self, k: Kernel, args: KernelArgs, shape: tuple[int, int, int, int], m: int, slots: int
     ) -> None:
         self.k, self.args, self.shape, self.m = k, args, shape, m
-        self.stage = Stage(k)
+        self.stage = Stage(k, slots)
         self.first_out = len(args.inputs)
         self.b = self.r0 = self.r1 = 0
         _, self.n1, _, self.lanes = shape

@@ -90,9 +90,9 @@ def _job(args: KernelArgs) -> Job:
     return Job(1, 1, prod(s[:-1]), s[-1], whole, False)
 
 
-def _bytes_per_element(args: KernelArgs, job: Job) -> int:
-    """UB bytes per element: two slots of each whole operand, the program's fp32 temporaries."""
-    size = sum(2 * args.operands[i].dtype.size for i in job.whole)
+def _bytes_per_element(args: KernelArgs, job: Job, slots: int) -> int:
+    """UB bytes per element: slots of each whole operand, the program's fp32 temporaries."""
+    size = sum(slots * args.operands[i].dtype.size for i in job.whole)
     program = PROGRAMS[args.op_type]
     size += program.halves * args.operands[0].dtype.size
     return size + 4 * (program.temporaries + (job.n1 == 1))
@@ -119,29 +119,13 @@ class RowTiles(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
+        """One: double-buffered where that fits."""
         job = _job(args)
-        room = chip.core.ub.size * UB_SHARE
-        per = job.n1 * job.lanes * _bytes_per_element(args, job) + 512
-        fixed = _vector_bytes(args, job)
-        if per + fixed > room:
-            return
-        cores = chip.vector_cores()
-        if job.strips:
-            strip = -(-job.rows // cores)
-            m = largest(strip, 1, lambda n: n * per + fixed <= room)
-            yield {"m": m, "blocks": -(-job.rows // strip)}
-            return
-        unit = FRACTAL_ROWS if job.n1 > 1 else 1
-        units = job.batch * job.rows // unit
-        if job.n1 > 1 and unit * per + fixed > room:
-            unit = GROUP
-        if unit * per + fixed > room:
-            return
-        most = largest(-(-job.rows // unit), 1, lambda n: n * unit * per + fixed <= room)
-        share = -(-job.batch * job.rows // unit // cores)
-        longest = min(job.rows // unit, share)  # rows of a tile: of one matrix, of one block
-        m = -(-longest // -(-longest // most)) * unit
-        yield {"m": m, "blocks": min(units, cores)}
+        for slots in (2, 1):
+            found = _tiling(args, job, chip, slots)
+            if found is not None:
+                yield found
+                return
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -162,7 +146,7 @@ class RowTiles(TileKernel):
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         job, m = _job(args), tiling["m"]
-        rows = Rows(k, args, (job.batch, job.n1, job.rows, job.lanes), m)
+        rows = Rows(k, args, (job.batch, job.n1, job.rows, job.lanes), m, tiling["slots"])
         program = PROGRAMS[args.op_type](rows)
         tiles = job.tiles(tiling, block)
         yield from program.prologue()
@@ -170,6 +154,30 @@ class RowTiles(TileKernel):
         for i in k.loop(len(tiles)) if alike else range(len(tiles)):
             rows.at(*tiles[i])
             yield from program.tile()
+
+
+def _tiling(args: KernelArgs, job: Job, chip: ChipSpec, slots: int) -> Tiling | None:
+    """As many rows of a tile as fit, in even tiles; None: not even the fewest."""
+    room, cores = chip.core.ub.size * UB_SHARE, chip.vector_cores()
+    per = job.n1 * job.lanes * _bytes_per_element(args, job, slots) + 512
+    fixed = _vector_bytes(args, job)
+    if per + fixed > room:
+        return None
+    if job.strips:
+        strip = -(-job.rows // cores)
+        m = largest(strip, 1, lambda n: n * per + fixed <= room)
+        return {"m": m, "blocks": -(-job.rows // strip), "slots": slots}
+    unit = FRACTAL_ROWS if job.n1 > 1 else 1
+    units = job.batch * job.rows // unit
+    if job.n1 > 1 and unit * per + fixed > room:
+        unit = GROUP
+    if unit * per + fixed > room:
+        return None
+    most = largest(-(-job.rows // unit), 1, lambda n: n * unit * per + fixed <= room)
+    share = -(-job.batch * job.rows // unit // cores)
+    longest = min(job.rows // unit, share)  # rows of a tile: of one matrix, of one block
+    m = -(-longest // -(-longest // most)) * unit
+    return {"m": m, "blocks": min(units, cores), "slots": slots}
 
 
 def _vectors(args: KernelArgs, job: Job) -> list[int]:

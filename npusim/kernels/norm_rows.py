@@ -55,7 +55,8 @@ class LayerNorm(Program):
 class LayerNormXBackprop(Program):
     """dy, x, variance, mean, scale → dx, (x - mean)/σ in fp32.
 
-    In NZ the mean is spread in one step, block by block; the other three values in two.
+    In NZ the mean is spread in one step, block by block; the other three values in two; the scale
+    over all rows of the tile first.
     """
 
     temporaries = 4
@@ -73,7 +74,11 @@ class LayerNormXBackprop(Program):
         variance = yield from rows.load_rows(2, "variance")
         mean = yield from rows.load_rows(3, "mean")
         work = rows.temp("work")
-        yield rows.by_column("mul", dy, self.scale)
+        if rows.n1 > 1:
+            yield rows.over_rows(work, self.scale)
+            yield k.vec("mul", dy, dy, work)
+        else:
+            yield rows.by_column("mul", dy, self.scale)
         inverse = yield from self.inverse_root("inverse", variance)
         square = rows.per_row("square")
         yield k.vec("mul", square, inverse, inverse)

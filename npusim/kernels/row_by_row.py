@@ -12,6 +12,7 @@ unit cannot do there, the scalar unit does on values in UB, while the vector uni
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -112,6 +113,9 @@ class _Run:
         self.queues = [in_queue(k, self.size, self.slots) for _ in args.inputs]
         self.results = out_queue(k, self.size)
         self.sums = RowReducer(k, "add", 1, self.length, F32)
+        top = self.dtype if args.op_type == "SoftmaxV2" else F32
+        if has_reduction(k.chip, "max", top):
+            self._tops = RowReducer(k, "max", 1, self.length, top)
         self._stats = {name: k.alloc("UB", BLOCK) for name in ("top", "sum", "loss")}
 
     def temp(self, dtype: np.dtype = F32) -> Region:
@@ -158,22 +162,16 @@ class _Run:
         """dst = the row's maximum: vcmax in fp16, the scalar unit in fp32."""
         k = self.k
         if has_reduction(k.chip, "max", x.dtype):
-            yield from self.tops(dst, x)
+            yield from self._tops(dst, x)
             return
         lanes = int(k.chip.core.vector.lanes["float32"])
         repeat = int(k.chip.core.vector.repeat_bytes) // 4
         left = x
         if self.length >= 2 * repeat:
             left = work[:, :lanes]
-            yield k.vec_by("max", _fold_max, x, left, x)
+            yield k.vec_by("max", partial(_fold_max, lanes), x, left, x)
         cycles = left.size * SCALAR_STEP
         yield self.by_scalar(lambda a: a.max(-1), cycles, dst, left)
-
-    def tops(self, dst: Region, x: Region) -> Iterator[Instr]:
-        """The row's maximum by vcmax."""
-        if not hasattr(self, "_tops"):
-            self._tops = RowReducer(self.k, "max", 1, self.length, x.dtype)
-        return self._tops(dst, x)
 
     def store(self, index: int, row: int, out: Region) -> Iterator[Instr]:
         """Store a row of an output; a ragged one's last block is moved by the scalar unit first."""
@@ -269,7 +267,7 @@ class _CrossEntropy(_Run):
         yield from self.store(len(self.args.inputs) + 1, row, out)
 
 
-def _fold_max(x: np.ndarray, lanes: int = 32) -> np.ndarray:
+def _fold_max(lanes: int, x: np.ndarray) -> np.ndarray:
     """Maxima of a row (1, n) over `lanes` lanes."""
     pad = -x.shape[1] % lanes
     padded = np.pad(x, ((0, 0), (0, pad)), constant_values=-np.inf)

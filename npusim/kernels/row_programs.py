@@ -146,6 +146,10 @@ class Rows:
         flat = x.split(1, GROUP)
         return self.k.vec(op, flat, flat, *(v.expand(1) for v in vectors))
 
+    def over_rows(self, dst: Region, vector: Region) -> Instr:
+        """A value per column of NZ (`load_vector`) over all rows of a tile."""
+        return self.k.vec("copy", dst.split(1, GROUP), vector.expand(1))
+
     def result(self, index: int, name: str) -> Spread:
         """Where an output is computed: in its tile where that is fp32, else in a temporary."""
         if self._dtype(index) != F32:

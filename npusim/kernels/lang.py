@@ -411,10 +411,9 @@ class Kernel:
         return self._vector("sel_bits", spec, cycles, 1, dst, (mask, src), None)
 
     def reduce(self, op: str, dst: Region, src: Region, *others: Region) -> Instr:
-        """V: dst[…] = sum/max/min of src[…, L] over the last axis (vcadd, vcmax, vcmin).
+        """V: dst[…] = sum/max/min of src[…, L], L at most a repeat (vcadd, vcmax, vcmin).
 
-        L is at most one repeat. A repeat gives one result, however short L is; the group
-        reductions (vcgadd …) give one per 32 B block.
+        A repeat gives one result, however short L is; vcgadd … give one per 32 B block.
         """
         spec = vector_ops.get(op)
         bits = 8 * src.dtype.itemsize

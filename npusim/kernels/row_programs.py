@@ -33,10 +33,6 @@ HELD_SHARE = 0.5
 Spread = Generator[Instr, None, Region]
 
 
-def _add_pairs(x: np.ndarray) -> np.ndarray:
-    return x[..., ::2] + x[..., 1::2]
-
-
 def held_sum(k: Kernel, part: Region, x: Region) -> Instr:
     """part = Σ of x over its first axis, added onto `part`, which the instruction holds."""
     rate = k.chip.core.vector.costs["binary"]
@@ -198,7 +194,7 @@ class Rows:
             lanes //= 2
             to = self.stage.temp(f"pairs{lanes}", (m, lanes), src.dtype, self.m * lanes)
             to = dst.expand(1) if lanes == 1 else to
-            yield self.k.vec_by("cpadd", _add_pairs, src, to, src)
+            yield self.k.reduce("cpadd", to, src)
             src = to
 
     def row_max(self, name: str, x: Region) -> Spread:

@@ -2,6 +2,7 @@
 
 from npusim.kernels import (
     batchnorm,
+    bias_grad,
     bit_mask,
     column_sums,
     conv,
@@ -14,6 +15,8 @@ from npusim.kernels import (
     elementwise,
     gather,
     library_matmul,
+    library_reduce,
+    long_rows,
     lrn,
     matmul,
     matmul_vector,
@@ -22,6 +25,7 @@ from npusim.kernels import (
     pool,
     pool_argmax,
     reduce,
+    row_by_row,
     row_tiles,
     segment_sum,
     softmax,
@@ -32,6 +36,7 @@ from npusim.kernels import (
 
 __all__ = [
     "batchnorm",
+    "bias_grad",
     "bit_mask",
     "column_sums",
     "conv",
@@ -44,6 +49,8 @@ __all__ = [
     "elementwise",
     "gather",
     "library_matmul",
+    "library_reduce",
+    "long_rows",
     "lrn",
     "matmul",
     "matmul_vector",
@@ -52,6 +59,7 @@ __all__ = [
     "pool",
     "pool_argmax",
     "reduce",
+    "row_by_row",
     "row_tiles",
     "segment_sum",
     "softmax",

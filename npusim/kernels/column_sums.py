@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+import numpy as np
+
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.kernels.elementwise import unsupported_type
@@ -141,11 +143,19 @@ class _Run:
         part = self.stage.temp("part", (self.lanes,), F32)
         for j, source in enumerate((product, first)):
             total = self._total(j)[g - self.g0]
-            yield k.reduce("accumulate", part, source)
+            yield k.vec_by("accumulate", _over_rows, self._walked(source), part, source)
             yield k.vec("add", total, total, part)
         for index, source in ((0, dy), (1, x)):
             if source.dtype == F32:
                 yield self.stage.free(index)
+
+    def _walked(self, source: Region) -> Region:
+        """What an instruction that adds a tile up walks: NZ four rows a repeat, ND row by row."""
+        if self.nz:
+            return source
+        m, width = source.shape
+        line = -(-width // REPEAT) * REPEAT
+        return Region.dense("UB", -1, 0, (m, line + REPEAT), F32)[:, :width]
 
     def finish(self) -> Iterator[Instr]:
         """Store the block's sums."""
@@ -156,3 +166,7 @@ class _Run:
             yield self.k.vec("copy", out.split(0, self.lanes), flat)
             gm = Region.dense(GM, index, self.c0 * 4, (self.width,), F32)
             yield from self.stage.store(gm, out)
+
+
+def _over_rows(x: np.ndarray) -> np.ndarray:
+    return x.sum(0)

@@ -411,13 +411,16 @@ class Kernel:
         return self._vector("sel_bits", spec, cycles, 1, dst, (mask, src), None)
 
     def reduce(self, op: str, dst: Region, src: Region, *others: Region) -> Instr:
-        """V: dst[…] = sum/max/min of src[…, L] over the last axis (vcadd, vcmax, vcmin).
+        """V: dst[…] = sum/max/min of src[…, L], L at most a repeat (vcadd, vcmax, vcmin).
 
-        One whole-repeat reduction per repeat of the source; L should be at most one repeat.
+        A repeat gives one result, however short L is; vcgadd … give one per 32 B block.
         """
         spec = vector_ops.get(op)
         bits = 8 * src.dtype.itemsize
         repeats, count = cost.vector_repeats(self.chip, bits, src)
+        if spec.cost == "reduce":
+            repeats = max(repeats, src.size // src.shape[-1])
+            count = max(count, -(-repeats // self.chip.core.vector.max_repeat))
         cycles = cost.vector_cycles(self.chip, spec.cost, bits, repeats, count)
         return self._vector(op, spec, cycles, count, dst, (src, *others), None)
 

@@ -53,10 +53,20 @@ class LibrarySpec(EpilogueSpec):
         return max((2 + len(p.registers) for p in self.programs), default=0)
 
     @property
+    def slots(self) -> int:
+        """Strips in flight: where programs bind, the next comes and the last goes meanwhile."""
+        return 2 if self.programs else 1
+
+    @property
+    def holds_back(self) -> bool:
+        """The next tile's loads come before the last strip, whose operands they would wait for."""
+        return self.bias is None and bool(self.programs)
+
+    @property
     def strip_bytes(self) -> int:
-        """UB bytes per element of a strip: single buffers out, residuals, fp32 work."""
+        """UB bytes per element of a strip: buffers out, residuals, fp32 work."""
         others = sum(s.operand is not None for s in self.steps)
-        return self.out.itemsize * (1 + self.kept + others) + 4 * self.words
+        return self.slots * self.out.itemsize * (1 + self.kept + others) + 4 * self.words
 
 
 @lru_cache(maxsize=256)
@@ -112,15 +122,16 @@ class LibraryOutput(CubeOutput):
     """Drains L0C tiles to GM as the library does."""
 
     _spec: LibrarySpec
+    _held: tuple[Region, int, int, TileSpan] | None = None
 
     def _allocate(self, strip: int) -> None:
         k, spec = self._k, self._spec
         size = strip * spec.out.itemsize
-        self._out = k.queue("UB", size, 1, Pipe.V, Pipe.MTE3)
+        self._out = k.queue("UB", size, spec.slots, Pipe.V, Pipe.MTE3)
         if spec.kept:
-            self._kept = k.queue("UB", size, 1, Pipe.V, Pipe.MTE3)
+            self._kept = k.queue("UB", size, spec.slots, Pipe.V, Pipe.MTE3)
         self._residuals = {
-            s.operand: k.queue("UB", size, 1, Pipe.MTE2, Pipe.V)
+            s.operand: k.queue("UB", size, spec.slots, Pipe.MTE2, Pipe.V)
             for s in spec.steps if s.operand is not None
         }  # fmt: skip
         self._words = [k.alloc("UB", strip * 4) for _ in range(spec.words)]
@@ -137,6 +148,29 @@ class LibraryOutput(CubeOutput):
         yield k.memo(("seed", nu, m1), fill)
         yield k.set_flag(Pipe.V, Pipe.M, self._seeded)
         yield k.wait_flag(Pipe.V, Pipe.M, self._seeded)
+
+    def drain(self, n1: int, n_blocks: int, n_valid: int, tile: TileSpan) -> Iterator[Instr]:
+        """All of a tile but, where the spec holds back, its last strip: see `finish`."""
+        yield from self.finish()
+        holds_back = self._spec.holds_back and len(self.queue.slots) > 1
+        yield self.queue.deque()
+        l0c = self.queue.front.region((n_blocks, tile.m16, 16), F32)
+        for start in range(0, n_blocks, self._nu):
+            nu = min(self._nu, n_blocks - start)
+            width = min(nu * 16, n_valid - (n1 + start) * 16)
+            strip = (l0c[start : start + nu], n1 + start, width, tile)
+            if holds_back and start + nu == n_blocks:
+                self._held = strip
+                return
+            yield from self._strip(*strip)
+        yield self.queue.free()
+
+    def finish(self) -> Iterator[Instr]:
+        """The strip that was held back, if any."""
+        if self._held is not None:
+            strip, self._held = self._held, None
+            yield from self._strip(*strip)
+            yield self.queue.free()
 
     def _strip(self, l0c: Region, n1: int, width: int, tile: TileSpan) -> Iterator[Instr]:
         k, spec, (nu, m16) = self._k, self._spec, l0c.shape[:2]

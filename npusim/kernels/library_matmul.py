@@ -108,6 +108,7 @@ class _Body(Body):
         yield from super().run()
         for n1, n_blocks, span in self.waiting:
             yield from super().leave(n1, n_blocks, span)
+        yield from self.out.finish()
 
     def leave(self, n1: int, n_blocks: int, span: ep.TileSpan) -> Iterator[Instr]:
         """Where L0C holds two tiles, V fills in the next one's bias before it takes this one."""

@@ -126,7 +126,8 @@ def _collapsed(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, Lane
 
 
 @lru_cache(maxsize=4096)
-def _job(args: KernelArgs) -> Job | None:
+def reduce_job(args: KernelArgs) -> Job | None:
+    """What a launch reduces; None where the axes do not collapse."""
     spec, axes = args.inputs[0], _storage_axes(args)
     assert spec is not None
     found = None if axes is None else _collapsed(spec.storage_shape, axes)
@@ -179,14 +180,14 @@ class Reduce(TileKernel):
             return f"{args.op_type} of {spec.dtype.value}"
         if spec.dtype is not args.outputs[0].dtype:
             return "input and output types differ"
-        job = _job(args)
+        job = reduce_job(args)
         if job is None or prod(args.outputs[0].storage_shape) != job.lanes.outer * job.lanes.inner:
             return f"axes {reduced_axes(args)} of {spec.shape} in {spec.layout.value}"
         return unsupported_type(spec.dtype, chip)
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        job = _job(args)
+        job = reduce_job(args)
         assert job is not None
         lane = job.count * job.stored.itemsize
         return tilings(
@@ -195,7 +196,7 @@ class Reduce(TileKernel):
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
-        job = _job(args)
+        job = reduce_job(args)
         assert job is not None
         read = job.count * job.lanes.outer * job.lanes.inner * job.stored.itemsize
         passes = (4 if job.lanes.is_rows else 1) + _prepares(job)
@@ -206,7 +207,7 @@ class Reduce(TileKernel):
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
-        job = _job(args)
+        job = reduce_job(args)
         assert job is not None
         lanes, size = job.lanes, job.stored.itemsize
         read = job.count * lanes.outer * lanes.inner * size
@@ -218,7 +219,7 @@ class Reduce(TileKernel):
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
-        job = _job(args)
+        job = reduce_job(args)
         assert job is not None
         run = _Run(k, job, tiling, block, len(args.inputs))
         outer, inner, length = run.strip.counts()

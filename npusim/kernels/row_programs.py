@@ -1,15 +1,17 @@
-"""What the row kernels compute on a tile of rows (N1, m, L), in fp32; see `row_tiles`.
+"""What programs on a tile of rows (N1, m, L) are made of; see `row_tiles`.
 
-A value per row is a sum over N1 by accumulating adds and over the lanes by vcadd; it is spread
-back over (m, L) once per tile, which broadcasts over N1 at full rate. LayerNormXBackpropV2 in NZ
-materialises its four per-row vectors block by block instead, one instruction each: that is what
-makes it slow on the first-generation chips.
+A value per row is a sum over N1 by accumulating adds and over the lanes by vcadd, one repeat a
+row. CANN spreads it back over the tile in two ways:
+
+* NZ rows in two steps: over (m, 16) once per tile, then over N1, which an instruction's strides do
+  at full rate;
+* ND rows, and NZ rows in one step, by the scalar unit: for each run of lanes it reads the value
+  from UB and issues one vector_dup with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from functools import partial
+from collections.abc import Callable, Generator, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -22,25 +24,44 @@ from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region
 
 GROUP = 4  #: rows of 16 lanes in a repeat
+#: Cycles of the scalar unit to read one value from UB and issue a vector_dup with it: nine scalar
+#: instructions of two cycles (LayerNormXBackpropV2 in NZ: 18 cycles per row and block of 16).
+SCALAR_DUP = 18
+#: Of a binary instruction's cycles per repeat: an add whose sum stays in place streams one operand
+#: (BiasAddGrad in NZ 6.4 cycles per 128 elements in all, 4.25 of them the conversion).
+HELD_SHARE = 0.5
 Spread = Generator[Instr, None, Region]
+
+
+def held_sum(k: Kernel, part: Region, x: Region) -> Instr:
+    """part = Σ of x over its first axis, added onto `part`, which the instruction holds."""
+    rate = k.chip.core.vector.costs["binary"]
+    per = rate.b16 if x.dtype.itemsize == 2 else rate.b32
+    held = None if per is None else per * HELD_SHARE
+    return k.vec_by("accumulate", lambda a: a.sum(0), x, part, x, per_repeat=held)
 
 
 class Rows:
     """The current tile: rows [r0, r1) of batch b; its loads, stores, reductions and spreads."""
 
     def __init__(
-        self, k: Kernel, args: KernelArgs, shape: tuple[int, int, int, int], m: int
+        self, k: Kernel, args: KernelArgs, shape: tuple[int, int, int, int], m: int, slots: int
     ) -> None:
         self.k, self.args, self.shape, self.m = k, args, shape, m
-        self.stage = Stage(k)
+        self.stage = Stage(k, slots)
         self.first_out = len(args.inputs)
         self.b = self.r0 = self.r1 = 0
         _, self.n1, _, self.lanes = shape
+        self._direct: set[int] = set()  # outputs computed in their own tile
+        self._held: set[int] = set()  # operands whose loaded tile is still in use
         self._reducers: dict[tuple[str, str], RowReducer] = {}
 
     def at(self, b: int, r0: int, r1: int) -> None:
         """Move to a tile."""
         self.b, self.r0, self.r1 = b, r0, r1
+
+    def _dtype(self, index: int) -> np.dtype:
+        return self.args.operands[index].dtype.np
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -54,13 +75,13 @@ class Rows:
 
     def gm(self, index: int) -> Region:
         """The tile of a whole operand in GM."""
-        dtype = self.args.operands[index].dtype.np
+        dtype = self._dtype(index)
         whole = Region.dense("GM", index, 0, self.shape, dtype)
         return whole[self.b, :, self.r0 : self.r1]
 
     def _gm_rows(self, index: int) -> Region:
         batch, _, rows, _ = self.shape
-        dtype = self.args.operands[index].dtype.np
+        dtype = self._dtype(index)
         return Region.dense("GM", index, 0, (batch, rows), dtype)[self.b, self.r0 : self.r1]
 
     def temp(self, name: str, dtype: np.dtype = F32) -> Region:
@@ -76,12 +97,22 @@ class Rows:
         return self.stage.load(self.gm(index), self.room)
 
     def wide(self, index: int, name: str) -> Spread:
-        """Load a tile, in fp32, into temporary `name`."""
+        """Load a tile, in fp32: converted into temporary `name`, else as loaded till `release`."""
         x = yield from self.raw(index)
+        if x.dtype == F32:
+            self._held.add(index)
+            return x
         wide = self.temp(name)
-        yield self.k.vec("conv" if x.dtype != F32 else "copy", wide, x)
+        yield self.k.vec("conv", wide, x)
         yield self.stage.free(index)
         return wide
+
+    def release(self, *indices: int) -> Iterator[Instr]:
+        """The vector pipe has read what `wide` gave."""
+        for index in indices:
+            if index in self._held:
+                self._held.remove(index)
+                yield self.stage.free(index)
 
     def load_rows(self, index: int, name: str) -> Spread:
         """Load a value per row, in fp32."""
@@ -93,37 +124,51 @@ class Rows:
 
     def load_vector(self, index: int, name: str) -> Spread:
         """A value per column, in fp32, once per block; NZ: four rows' worth, a whole repeat."""
-        dtype = self.args.operands[index].dtype.np
-        copies = 1 if self.n1 == 1 else GROUP
-        shape = (self.n1, copies, self.lanes)
-        gm = Region.dense("GM", index, 0, (self.n1, 1, self.lanes), dtype).broadcast(shape)
-        x = yield from self.stage.load(gm, self.n1 * copies * self.lanes)
-        wide = self.stage.temp(name, shape, F32)
+        gm = Region.dense("GM", index, 0, (self.n1, 1, self.lanes), self._dtype(index))
+        x = yield from self.stage.load(gm, self.n1 * self.lanes)
+        wide = self.stage.temp(name + " row", x.shape, F32)
         yield self.k.vec("conv" if x.dtype != F32 else "copy", wide, x)
         yield self.stage.free(index)
-        return wide
-
-    def by_column(self, op: str, x: Region, vector: Region) -> Instr:
-        """x = op(x, vector) with a value per column (`load_vector`)."""
         if self.n1 == 1:
-            return self.k.vec(op, x, x, vector)
+            return wide
+        group = self.stage.temp(name, (self.n1, GROUP, self.lanes), F32)
+        yield self.k.vec("copy", group, wide)
+        return group
+
+    def by_column(self, op: str, x: Region, *vectors: Region) -> Instr:
+        """x = op(x, vectors…) with values per column (`load_vector`)."""
+        if self.n1 == 1:
+            return self.k.vec(op, x, x, *vectors)
         flat = x.split(1, GROUP)
-        return self.k.vec(op, flat, flat, vector.expand(1))
+        return self.k.vec(op, flat, flat, *(v.expand(1) for v in vectors))
+
+    def over_rows(self, dst: Region, vector: Region) -> Instr:
+        """A value per column of NZ (`load_vector`) over all rows of a tile."""
+        return self.k.vec("copy", dst.split(1, GROUP), vector.expand(1))
+
+    def result(self, index: int, name: str) -> Spread:
+        """Where an output is computed: in its tile where that is fp32, else in a temporary."""
+        if self._dtype(index) != F32:
+            return self.temp(name)
+        self._direct.add(index)
+        return (yield from self.out(index, self.temp(name)))
 
     def store(self, index: int, value: Region) -> Iterator[Instr]:
-        """Convert a tile to its stored type and store it."""
-        out = yield from self.out(index, value)
-        yield self.k.vec("conv" if out.dtype != F32 else "copy", out, value)
+        """Store a tile of an output, converted unless `result` gave its own place."""
+        out = value
+        if index not in self._direct:
+            out = yield from self.out(index, value)
+            yield self.k.vec("conv" if out.dtype != F32 else "copy", out, value)
+        self._direct.discard(index)
         yield from self.stage.store(self.gm(index), out)
 
     def out(self, index: int, like: Region) -> Loading:
         """An output tile in its stored type, to be filled."""
-        dtype = self.args.operands[index].dtype.np
-        return self.stage.out(index, like.shape, dtype, self.room)
+        return self.stage.out(index, like.shape, self._dtype(index), self.room)
 
     def store_rows(self, index: int, value: Region) -> Iterator[Instr]:
         """Convert a value per row and store it."""
-        dtype = self.args.operands[index].dtype.np
+        dtype = self._dtype(index)
         out = yield from self.stage.out(index, value.shape, dtype, self.m)
         yield self.k.vec("conv" if dtype != F32 else "copy", out, value)
         yield from self.stage.store(self._gm_rows(index), out)
@@ -136,13 +181,25 @@ class Rows:
         part = x[0]
         if self.n1 > 1:
             part = self.stage.temp("part", self.tile[1:], x.dtype, self.m * self.lanes)
-            yield k.reduce("accumulate", part, x)
+            yield held_sum(k, part, x)
+            yield from self._pair_sums(total, part)
+            return total
         yield from self._over_lanes("add", total, part)
         return total
 
+    def _pair_sums(self, dst: Region, src: Region) -> Iterator[Instr]:
+        """dst[m] = Σ src[m, 16]: vcpadd adds neighbours, four times."""
+        m, lanes = src.shape
+        while lanes > 1:
+            lanes //= 2
+            to = self.stage.temp(f"pairs{lanes}", (m, lanes), src.dtype, self.m * lanes)
+            to = dst.expand(1) if lanes == 1 else to
+            yield self.k.reduce("cpadd", to, src)
+            src = to
+
     def row_max(self, name: str, x: Region) -> Spread:
-        """Maximum over N1 and lanes of an fp16 tile, in fp32; x is kept."""
-        k, narrow = self.k, self.per_row("narrow", x.dtype)
+        """Maximum over N1 and lanes, one value per row in x's type; x is kept."""
+        k, top = self.k, self.per_row(name, x.dtype)
         part = x[0]
         if self.n1 > 1:
             halves = -(-self.n1 // 2)
@@ -151,9 +208,7 @@ class Rows:
             )
             part = self.stage.temp("maximum", self.tile[1:], x.dtype, self.m * self.lanes)
             yield from fold_rows(k, "max", part.expand(0)[0], x, work)
-        yield from self._over_lanes("max", narrow, part)
-        top = self.per_row(name)
-        yield k.vec("conv" if x.dtype != F32 else "copy", top, narrow)
+        yield from self._over_lanes("max", top, part)
         return top
 
     def _over_lanes(self, op: str, dst: Region, src: Region) -> Iterator[Instr]:
@@ -165,43 +220,61 @@ class Rows:
     def spread(self, name: str, value: Region) -> Spread:
         """A value per row in a form that broadcasts over the tile."""
         k, m = self.k, self.r1 - self.r0
+        if self.n1 == 1:
+            return (yield from self.spread_by_scalar(name, value))
         lanes = 32 // value.dtype.itemsize
         blocks = self.stage.temp("blocks" + name, (m, lanes), value.dtype, self.m * lanes)
         yield k.vec("brcb", blocks, value.expand(1))
-        if self.n1 == 1:
-            return blocks[:, :1].expand(0)
         if lanes == self.lanes:
             return blocks.expand(0)
         wide = self.stage.temp("wide" + name, (m, self.lanes), F32, self.m * self.lanes)
         yield k.vec("copy", wide, blocks[:, :1])
         return wide.expand(0)
 
-    def spread_by_block(self, name: str, value: Region) -> Spread:
-        """A value per row materialised over the tile, one instruction per row and block of N1."""
-        k, m = self.k, self.r1 - self.r0
-        if self.n1 == 1:
-            return (yield from self.spread(name, value))
-        blocks = self.stage.temp("blocks" + name, (m, 8), F32, self.m * 8)
-        yield k.vec("brcb", blocks, value.expand(1))
-        whole = self.temp("whole")
-        k.barrier()
-        for i in range(self.n1):
-            for r in range(m):
-                key = ("block", i + r == 0)
-                copy = partial(k.vec, "copy", whole[i, r], blocks[r, :1])
-                yield k.memo(key, copy)
+    def spread_by_scalar(self, name: str, value: Region) -> Spread:
+        """A value per row over the whole tile: one vector_dup per row and block of N1."""
+        whole = self.temp("whole" + name, value.dtype)
+        yield from self._dups(whole, value)
         return whole
+
+    def spread_lanes(self, name: str, value: Region) -> Spread:
+        """A value per row over its lanes of one block of N1, by one vector_dup each."""
+        shape, room = (1, *self.tile[1:]), self.m * self.lanes
+        block = self.stage.temp("block" + name, shape, value.dtype, room)
+        yield from self._dups(block, value)
+        return block
+
+    def _dups(self, whole: Region, value: Region) -> Iterator[Instr]:
+        self.k.barrier()
+        for i in range(whole.shape[0]):
+            for r in range(whole.shape[1]):
+                # all but the first, which waits for the values, differ in addresses only
+                key = ("dup", value.dtype.name, i + r == 0)
+                yield self.k.memo(key, self._dup(whole[i, r], value[r : r + 1]))
+
+    def _dup(self, dst: Region, value: Region) -> Callable[[], Instr]:
+        def build() -> Instr:
+            dup = self.k.vec("copy", dst, value)
+            dup.issue = SCALAR_DUP
+            return dup
+
+        return build
 
 
 class Program:
     """One tile's computation.
 
     Class attributes:
-        temporaries: tile-sized fp32 buffers; vectors: inputs with a value per column.
+        temporaries: tile-sized fp32 buffers (ND: one more where values per row are spread);
+        vectors: inputs with a value per column.
+        halves: maxima over N1 need half a tile in the stored type.
+        strips: blocks split the rows of a matrix, and walk a batch of matrices one by one.
     """
 
     temporaries: ClassVar[int] = 3
     vectors: ClassVar[tuple[int, ...]] = ()
+    halves: ClassVar[bool] = False
+    strips: ClassVar[bool] = False
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.k = rows, rows.k
@@ -218,172 +291,11 @@ class Program:
         """A float attribute of the launch."""
         return float(dict(self.rows.args.attrs).get(name, default))
 
-    def inverse(self, name: str, value: Region) -> Spread:
-        """1 / value, per row."""
-        one, out = self.rows.per_row("one"), self.rows.per_row(name)
-        yield self.k.vec("dup", one, scalar=1.0)
-        yield self.k.vec("div", out, one, value)
+    def inverse_root(self, name: str, value: Region) -> Spread:
+        """1 / √(value + ε), per row: e^(-½ ln …), as CANN has it; sqrt is slow."""
+        k, out = self.k, self.rows.per_row(name)
+        yield k.vec("adds", out, value, scalar=self.attr("epsilon", 1e-12))
+        yield k.vec("ln", out, out)
+        yield k.vec("muls", out, out, scalar=-0.5)
+        yield k.vec("exp", out, out)
         return out
-
-
-class LayerNorm(Program):
-    """x, scale, offset → y, mean, variance."""
-
-    temporaries = 2
-    vectors = (1, 2)
-
-    def prologue(self) -> Iterator[Instr]:
-        self.scale = yield from self.rows.load_vector(1, "scale")
-        self.offset = yield from self.rows.load_vector(2, "offset")
-
-    def tile(self) -> Iterator[Instr]:
-        k, rows = self.k, self.rows
-        n = rows.n1 * rows.lanes
-        x = yield from rows.wide(0, "x")
-        square = rows.temp("square")
-        mean = yield from rows.row_sum("mean", x)
-        yield k.vec("muls", mean, mean, scalar=1.0 / n)
-        wide = yield from rows.spread("mean", mean)
-        yield k.vec("sub", x, x, wide)
-        yield k.vec("mul", square, x, x)
-        variance = yield from rows.row_sum("variance", square)
-        yield k.vec("muls", variance, variance, scalar=1.0 / n)
-        root = rows.per_row("root")
-        yield k.vec("adds", root, variance, scalar=self.attr("epsilon", 1e-12))
-        yield k.vec("sqrt", root, root)
-        root = yield from self.inverse("inverse", root)
-        wide = yield from rows.spread("mean", root)
-        yield k.vec("mul", x, x, wide)
-        yield rows.by_column("mul", x, self.scale)
-        yield rows.by_column("add", x, self.offset)
-        for j, value in enumerate((mean, variance)):
-            yield from rows.store_rows(rows.first_out + 1 + j, value)
-        yield from rows.store(rows.first_out, x)
-
-
-class LayerNormXBackprop(Program):
-    """dy, x, variance, mean, scale → dx, (x - mean)/σ in fp32."""
-
-    temporaries = 3
-    vectors = (4,)
-
-    def prologue(self) -> Iterator[Instr]:
-        self.scale = yield from self.rows.load_vector(4, "scale")
-
-    def tile(self) -> Iterator[Instr]:
-        k, rows = self.k, self.rows
-        n = rows.n1 * rows.lanes
-        dy = yield from rows.wide(0, "dy")
-        x = yield from rows.wide(1, "x")
-        root = yield from rows.load_rows(2, "variance")
-        mean = yield from rows.load_rows(3, "mean")
-        product = rows.temp("whole")  # free while the product is needed
-        yield rows.by_column("mul", dy, self.scale)
-        yield k.vec("sub", x, x, (yield from rows.spread_by_block("row", mean)))
-        yield k.vec("adds", root, root, scalar=self.attr("epsilon", 1e-12))
-        yield k.vec("sqrt", root, root)
-        inverse = yield from self.inverse("inverse", root)
-        wide = yield from rows.spread_by_block("row", inverse)
-        yield k.vec("mul", x, x, wide)
-        yield k.vec("mul", dy, dy, wide)
-        yield from rows.store(rows.first_out + 1, x)
-        yield k.vec("mul", product, dy, x)
-        total = yield from rows.row_sum("total", product)
-        yield k.vec("muls", total, total, scalar=-1.0 / n)
-        wide = yield from rows.spread_by_block("row", total)
-        yield k.vec("mul", x, x, wide)
-        shift = yield from rows.row_sum("shift", dy)
-        yield k.vec("muls", shift, shift, scalar=-1.0 / n)
-        yield k.vec("add", dy, dy, x)
-        wide = yield from rows.spread_by_block("row", shift)
-        yield k.vec("add", dy, dy, wide)
-        yield from rows.store(rows.first_out, dy)
-
-
-class Softmax(Program):
-    """Along rows; the maximum is taken in the stored type."""
-
-    def tile(self) -> Iterator[Instr]:
-        k, rows = self.k, self.rows
-        x = rows.temp("x")
-        raw = yield from rows.raw(0)
-        yield k.vec("conv" if raw.dtype != F32 else "copy", x, raw)
-        top = yield from rows.row_max("top", raw)
-        yield rows.stage.free(0)
-        yield k.vec("sub", x, x, (yield from rows.spread("row", top)))
-        yield k.vec("exp", x, x)
-        total = yield from rows.row_sum("total", x)
-        scale = yield from self.inverse("inverse", total)
-        yield k.vec("mul", x, x, (yield from rows.spread("row", scale)))
-        yield from rows.store(rows.first_out, x)
-
-
-class SoftmaxGradExt(Program):
-    """y, dy → (dy - Σ y·dy)·y·factor, in the stored type throughout."""
-
-    temporaries = 1
-
-    def tile(self) -> Iterator[Instr]:
-        k, rows = self.k, self.rows
-        y = yield from rows.raw(0)
-        dy = yield from rows.raw(1)
-        work = rows.temp("work", y.dtype)
-        yield k.vec("mul", work, y, dy)
-        total = yield from rows.row_sum("total", work)
-        yield k.vec("sub", work, dy, (yield from rows.spread("row", total)))
-        yield rows.stage.free(1)
-        yield k.vec("mul", work, work, y)
-        yield rows.stage.free(0)
-        out = yield from rows.out(rows.first_out, work)
-        yield k.vec("muls", out, work, scalar=self.attr("factor", 1.0))
-        yield from rows.stage.store(rows.gm(rows.first_out), out)
-
-
-class ConfusionSoftmaxGrad(Program):
-    """y, dy → dy - Σ y·dy."""
-
-    def tile(self) -> Iterator[Instr]:
-        k, rows = self.k, self.rows
-        y = yield from rows.wide(0, "y")
-        dy = yield from rows.wide(1, "dy")
-        product = rows.temp("product")
-        yield k.vec("mul", product, y, dy)
-        total = yield from rows.row_sum("total", product)
-        yield k.vec("sub", dy, dy, (yield from rows.spread("row", total)))
-        yield from rows.store(rows.first_out, dy)
-
-
-class SoftmaxCrossEntropy(Program):
-    """Logits, labels → loss per row, softmax - labels."""
-
-    temporaries = 4
-
-    def tile(self) -> Iterator[Instr]:
-        k, rows = self.k, self.rows
-        x = yield from rows.wide(0, "x")
-        labels = yield from rows.wide(1, "labels")
-        product, power = rows.temp("product"), rows.temp("power")
-        top = yield from rows.row_max("top", x)
-        yield k.vec("sub", x, x, (yield from rows.spread("row", top)))
-        yield k.vec("exp", power, x)
-        total = yield from rows.row_sum("total", power)
-        logarithm = rows.per_row("logarithm")
-        yield k.vec("ln", logarithm, total)
-        scale = yield from self.inverse("inverse", total)
-        yield k.vec("mul", power, power, (yield from rows.spread("row", scale)))
-        yield k.vec("sub", power, power, labels)
-        yield from rows.store(rows.first_out + 1, power)
-        yield k.vec("sub", x, (yield from rows.spread("row", logarithm)), x)
-        yield k.vec("mul", product, x, labels)
-        loss = yield from rows.row_sum("loss", product)
-        yield from rows.store_rows(rows.first_out, loss)
-
-
-PROGRAMS: dict[str, type[Program]] = {
-    "LayerNorm": LayerNorm,
-    "LayerNormXBackpropV2": LayerNormXBackprop,
-    "SoftmaxV2": Softmax,
-    "SoftmaxGradExt": SoftmaxGradExt,
-    "ConfusionSoftmaxGrad": ConfusionSoftmaxGrad,
-    "SoftmaxCrossEntropyWithLogits": SoftmaxCrossEntropy,
-}

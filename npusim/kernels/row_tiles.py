@@ -1,8 +1,8 @@
-"""Kernels over rows of ND and FRACTAL_NZ tensors: a tile holds whole rows, in fp32.
+"""Kernels over rows of ND and FRACTAL_NZ tensors: a tile holds whole rows, as many as fit.
 
 Storage is seen as (batch, N1, M, L): L = 16 in FRACTAL_NZ, where a row is N1 blocks of 16; N1 = 1
-and L = the row in ND. The programs of a tile are in `row_programs`; ND rows are taken one by one,
-as CANN's kernels do when they need a value per row, NZ rows as many as fit.
+and L = the row in ND. Blocks share all tiles; a program that works in strips (ND) gives each
+block the same rows of every matrix of a batch, whose tiles then hold no more rows than that.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
-
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.kernels.elementwise import unsupported_type
 from npusim.kernels.lang import Kernel, TileKernel
-from npusim.kernels.row_programs import GROUP, PROGRAMS, Rows
+from npusim.kernels.norm_rows import LayerNorm, LayerNormXBackprop
+from npusim.kernels.row_programs import GROUP, Program, Rows
 from npusim.kernels.rows import largest
+from npusim.kernels.softmax_rows import (
+    ConfusionSoftmaxGrad,
+    LogSoftmaxGrad,
+    Softmax,
+    SoftmaxGradExt,
+)
 from npusim.program.isa import Instr
 from npusim.program.kernel import (
     KernelArgs,
@@ -29,24 +34,47 @@ from npusim.program.kernel import (
     kernel,
 )
 
+PROGRAMS: dict[str, type[Program]] = {
+    "LayerNorm": LayerNorm,
+    "LayerNormXBackpropV2": LayerNormXBackprop,
+    "SoftmaxV2": Softmax,
+    "SoftmaxGradExt": SoftmaxGradExt,
+    "ConfusionSoftmaxGrad": ConfusionSoftmaxGrad,
+    "LogSoftmaxGrad": LogSoftmaxGrad,
+}
+FRACTAL_ROWS = 16  #: of a FRACTAL_NZ tensor: blocks share whole fractals
 UB_SHARE = 0.95  #: of UB that tiles take: more rows share the per-row instructions
 
 
 @dataclass(frozen=True)
 class Job:
-    """A launch: (batch, N1, rows, lanes), and which operands have that shape."""
+    """A launch: (batch, N1, rows, lanes), which operands have that shape, whether in strips."""
 
     batch: int
     n1: int
     rows: int
     lanes: int
     whole: tuple[int, ...]
+    strips: bool
 
-    def share(self, tiling: Tiling, block: int) -> tuple[int, int]:
-        """Tiles [t0, t1) of a block, over all batches."""
-        total = self.batch * -(-self.rows // tiling["m"])
-        t0, t1 = (total * (block + j) // tiling["blocks"] for j in (0, 1))
-        return t0, t1
+    def tiles(self, tiling: Tiling, block: int) -> list[tuple[int, int, int]]:
+        """(batch, first row, end) of a block's tiles."""
+        m, blocks = tiling["m"], tiling["blocks"]
+        if self.strips:
+            strip = -(-self.rows // blocks)
+            first, end = block * strip, min(self.rows, (block + 1) * strip)
+            cuts = [(r, min(end, r + m)) for r in range(first, end, m)]
+            return [(b, *cut) for b in range(self.batch) for cut in cuts]
+        unit = FRACTAL_ROWS if self.n1 > 1 else 1
+        units = self.batch * self.rows // unit
+        row, end = (units * (block + j) // blocks * unit for j in (0, 1))
+        found = []
+        while row < end:
+            b, r0 = divmod(row, self.rows)
+            r1 = min(self.rows, r0 + m, r0 + end - row)
+            found.append((b, r0, r1))
+            row += r1 - r0
+        return found
 
 
 def _job(args: KernelArgs) -> Job:
@@ -56,14 +84,18 @@ def _job(args: KernelArgs) -> Job:
     )
     s = spec.storage_shape
     if spec.layout is Layout.FRACTAL_NZ:
-        return Job(prod(s[:-4]), s[-4], s[-3] * s[-2], s[-1], whole)
-    return Job(1, 1, prod(s[:-1]), s[-1], whole)
+        return Job(prod(s[:-4]), s[-4], s[-3] * s[-2], s[-1], whole, False)
+    if PROGRAMS[args.op_type].strips and len(s) > 2:
+        return Job(prod(s[:-2]), 1, s[-2], s[-1], whole, True)
+    return Job(1, 1, prod(s[:-1]), s[-1], whole, False)
 
 
-def _bytes_per_element(args: KernelArgs, job: Job) -> int:
-    """UB bytes per element: two slots of each whole operand, the program's fp32 temporaries."""
-    size = sum(2 * args.operands[i].dtype.size for i in job.whole)
-    return size + 4 * PROGRAMS[args.op_type].temporaries + 2
+def _bytes_per_element(args: KernelArgs, job: Job, slots: int) -> int:
+    """UB bytes per element: slots of each whole operand, the program's fp32 temporaries."""
+    size = sum(slots * args.operands[i].dtype.size for i in job.whole)
+    program = PROGRAMS[args.op_type]
+    size += program.halves * args.operands[0].dtype.size
+    return size + 4 * (program.temporaries + (job.n1 == 1))
 
 
 @kernel("RowTiles")
@@ -87,21 +119,13 @@ class RowTiles(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
+        """One: double-buffered where that fits."""
         job = _job(args)
-        room = chip.core.ub.size * UB_SHARE
-        per = job.n1 * job.lanes * _bytes_per_element(args, job) + 512
-        fixed = _vector_bytes(args, job)
-        if per + fixed > room:
-            return
-        m = 1
-        if job.n1 > 1:
-            if GROUP * per + fixed > room:
+        for slots in (2, 1):
+            found = _tiling(args, job, chip, slots)
+            if found is not None:
+                yield found
                 return
-            most = largest(job.rows // GROUP, 1, lambda n: n * GROUP * per + fixed <= room)
-            even = -(-job.batch * job.rows // GROUP // chip.vector_cores())
-            m = max(1, min(most, even)) * GROUP
-        tiles = job.batch * -(-job.rows // m)
-        yield {"m": m, "blocks": min(tiles, chip.vector_cores())}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -114,23 +138,46 @@ class RowTiles(TileKernel):
         job, n = _job(args), tiling["blocks"]
         traffic = {}
         for i, o in enumerate(args.operands):
-            loads = n * (GROUP if job.n1 > 1 else 1) if i in _vectors(args, job) else 1
+            loads = n if i in _vectors(args, job) else 1
             traffic[i] = Traffic(o.nbytes, o.nbytes * loads)
-        keys = [_tile_rows(job, tiling, b) for b in range(n)]
+        keys = [tuple(r1 - r0 for _, r0, r1 in job.tiles(tiling, b)) for b in range(n)]
         return Plan(tiling, n, traffic, group_blocks(keys))
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         job, m = _job(args), tiling["m"]
-        rows = Rows(k, args, (job.batch, job.n1, job.rows, job.lanes), m)
+        rows = Rows(k, args, (job.batch, job.n1, job.rows, job.lanes), m, tiling["slots"])
         program = PROGRAMS[args.op_type](rows)
-        t0, t1 = job.share(tiling, block)
-        per = -(-job.rows // m)
+        tiles = job.tiles(tiling, block)
         yield from program.prologue()
-        for i in k.loop(t1 - t0) if job.rows % m == 0 else range(t1 - t0):
-            b, t = divmod(t0 + i, per)
-            rows.at(b, t * m, min(job.rows, (t + 1) * m))
+        alike = len({r1 - r0 for _, r0, r1 in tiles}) == 1
+        for i in k.loop(len(tiles)) if alike else range(len(tiles)):
+            rows.at(*tiles[i])
             yield from program.tile()
+
+
+def _tiling(args: KernelArgs, job: Job, chip: ChipSpec, slots: int) -> Tiling | None:
+    """As many rows of a tile as fit, in even tiles; None: not even the fewest."""
+    room, cores = chip.core.ub.size * UB_SHARE, chip.vector_cores()
+    per = job.n1 * job.lanes * _bytes_per_element(args, job, slots) + 512
+    fixed = _vector_bytes(args, job)
+    if per + fixed > room:
+        return None
+    if job.strips:
+        strip = -(-job.rows // cores)
+        m = largest(strip, 1, lambda n: n * per + fixed <= room)
+        return {"m": m, "blocks": -(-job.rows // strip), "slots": slots}
+    unit = FRACTAL_ROWS if job.n1 > 1 else 1
+    units = job.batch * job.rows // unit
+    if job.n1 > 1 and unit * per + fixed > room:
+        unit = GROUP
+    if unit * per + fixed > room:
+        return None
+    most = largest(-(-job.rows // unit), 1, lambda n: n * unit * per + fixed <= room)
+    share = -(-job.batch * job.rows // unit // cores)
+    longest = min(job.rows // unit, share)  # rows of a tile: of one matrix, of one block
+    m = -(-longest // -(-longest // most)) * unit
+    return {"m": m, "blocks": min(units, cores), "slots": slots}
 
 
 def _vectors(args: KernelArgs, job: Job) -> list[int]:
@@ -139,16 +186,7 @@ def _vectors(args: KernelArgs, job: Job) -> list[int]:
 
 
 def _vector_bytes(args: KernelArgs, job: Job) -> int:
-    """UB of the values per column: two slots as stored, one copy in fp32."""
-    per = job.n1 * job.lanes * (GROUP if job.n1 > 1 else 1)
-    return sum(per * (4 + 2 * args.operands[i].dtype.size) for i in _vectors(args, job))
-
-
-def _tile_rows(job: Job, tiling: Tiling, block: int) -> tuple[int, ...]:
-    """Row counts of a block's tiles."""
-    m = tiling["m"]
-    t0, t1 = job.share(tiling, block)
-    if job.rows % m == 0:
-        return (t1 - t0,)
-    per = -(-job.rows // m)
-    return tuple(int(np.minimum(m, job.rows - t % per * m)) for t in range(t0, t1))
+    """UB of the values per column: two slots as stored, in fp32, NZ: a repeat's worth of rows."""
+    row, copies = job.n1 * job.lanes, GROUP if job.n1 > 1 else 0
+    vectors = _vectors(args, job)
+    return sum(row * (2 * args.operands[i].dtype.size + 4 * (1 + copies)) for i in vectors)

@@ -162,6 +162,8 @@ class RowReducer:
     def __init__(self, k: Kernel, op: str, rows: int, width: int, dtype: np.dtype) -> None:
         self.k, self.op, self.dtype = k, op, dtype
         self._direct = has_reduction(k.chip, op, dtype)
+        grouped = k.chip.core.vector.costs.get("group_reduce")
+        self._groups = grouped is not None and dtype.itemsize == 2 and grouped.b16 is not None
         self._folds = width == 2 * k.chip.core.vector.repeat_bytes // dtype.itemsize
         sizes = self.scratch(k.chip, op, rows, width, dtype)
         self._buffers = [k.alloc("UB", size) for size in sizes]
@@ -196,7 +198,8 @@ class RowReducer:
             rows, width = src.shape
             whole, n = width // per, -(-width // per)
             if n == 1:
-                yield self.k.reduce("c" + self.op, dst, src)
+                group = width * self.dtype.itemsize == 32 and self._groups
+                yield self.k.reduce(("cg" if group else "c") + self.op, dst, src)
                 return
             out = self._buffers[level].region((rows, padded(n)), self.dtype)[:, :n]
             body = src[:, : whole * per].split(1, per)
@@ -366,9 +369,9 @@ def in_queue(k: Kernel, nbytes: int, slots: int = 2) -> Queue:
     return k.queue("UB", nbytes, slots, Pipe.MTE2, Pipe.V)
 
 
-def out_queue(k: Kernel, nbytes: int) -> Queue:
+def out_queue(k: Kernel, nbytes: int, slots: int = 2) -> Queue:
     """A queue from the vector pipe to GM."""
-    return k.queue("UB", nbytes, 2, Pipe.V, Pipe.MTE3)
+    return k.queue("UB", nbytes, slots, Pipe.V, Pipe.MTE3)
 
 
 def lane_estimate(

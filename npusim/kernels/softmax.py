@@ -77,7 +77,7 @@ def _footprint(job: Job, chip: ChipSpec, tiling: Tiling) -> int:
 
 @kernel("Softmax")
 class Softmax(TileKernel):
-    """Softmax, LogSoftmax; attribute `axis`; `row_by_row`: one row per iteration."""
+    """Softmax, LogSoftmax; attribute `axis`."""
 
     core_type = "AIV"
 
@@ -99,10 +99,7 @@ class Softmax(TileKernel):
         job = _job(args)
         lane = job.lanes.length * job.stored.itemsize
         least = MIN_BLOCK_BYTES // max(1, lane)
-        found = tilings(job.lanes, chip, least, lambda t: _footprint(job, chip, t))
-        if args.get("row_by_row"):
-            return ({**t, "m": 1} for t in found)
-        return found
+        return tilings(job.lanes, chip, least, lambda t: _footprint(job, chip, t))
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -155,8 +152,7 @@ class _Run:
         self.k, self.job, self.out_index = k, job, out
         self.strip = Strip(k, job.lanes, tiling, block)
         tile, stat = prod(job.lanes.tile(tiling)), prod(job.lanes.stat(tiling))
-        slots = 1 if dict(k.args.attrs).get("row_by_row") else 2
-        self.queue = in_queue(k, tile * job.stored.itemsize, slots)
+        self.queue = in_queue(k, tile * job.stored.itemsize)
         self.results = out_queue(k, tile * job.stored.itemsize)
         self.wide = k.alloc("UB", tile * 4)
         self.shifted = k.alloc("UB", tile * 4) if job.log else self.wide

@@ -15,15 +15,18 @@ Loading = Generator[Instr, None, Region]
 
 
 class Stage:
-    """Allocates a buffer when it is first named; later uses must not be larger."""
+    """Allocates a buffer when it is first named; later uses must not be larger.
 
-    def __init__(self, k: Kernel) -> None:
-        self.k = k
+    `slots`: of every queue; 2 is double buffering.
+    """
+
+    def __init__(self, k: Kernel, slots: int = 2) -> None:
+        self.k, self.slots = k, slots
         self._queues: dict[int, Queue] = {}
         self._temporaries: dict[str, Alloc] = {}
 
     def load(self, gm: Region, room: int) -> Loading:
-        """Load a piece of a GM operand into UB; two slots of `room` elements."""
+        """Load a piece of a GM operand into UB; slots of `room` elements."""
         return self.load_inside(gm, room, gm.shape, lambda tile: tile)
 
     def load_inside(
@@ -31,7 +34,7 @@ class Stage:
     ) -> Loading:
         """Load a piece into `inside(tile)` of a UB tile of `shape`: padding stays around it."""
         if gm.operand not in self._queues:
-            self._queues[gm.operand] = in_queue(self.k, room * gm.dtype.itemsize)
+            self._queues[gm.operand] = in_queue(self.k, room * gm.dtype.itemsize, self.slots)
         queue = self._queues[gm.operand]
         place = yield from queue.alloc()
         tile = place.region(shape, gm.dtype)
@@ -55,7 +58,7 @@ class Stage:
     def out(self, index: int, shape: tuple[int, ...], dtype: np.dtype, room: int) -> Loading:
         """An output tile for the vector pipe to fill."""
         if index not in self._queues:
-            self._queues[index] = out_queue(self.k, room * dtype.itemsize)
+            self._queues[index] = out_queue(self.k, room * dtype.itemsize, self.slots)
         place = yield from self._queues[index].alloc()
         return place.region(shape, dtype)
 

@@ -52,6 +52,7 @@ _SPECS: dict[str, VectorSpec] = {
     "div": VectorSpec("div", np.divide),
     "axpy": VectorSpec("mla", lambda d, x, s: d + x * s, scalar=True),
     "mla": VectorSpec("mla", lambda d, x, y: d + x * y),
+    "madd": VectorSpec("mla", lambda d, x, y: d * x + y),
     "adds": VectorSpec("unary", lambda x, s: x + s, scalar=True),
     "muls": VectorSpec("unary", lambda x, s: x * s, scalar=True),
     "maxs": VectorSpec("unary", lambda x, s: np.maximum(x, s), scalar=True),
@@ -83,6 +84,7 @@ _SPECS: dict[str, VectorSpec] = {
     "cadd": VectorSpec("reduce", lambda x: x.sum(axis=-1)),
     "cmax": VectorSpec("reduce", lambda x: x.max(axis=-1)),
     "cmin": VectorSpec("reduce", lambda x: x.min(axis=-1)),
+    "cpadd": VectorSpec("binary", lambda x: x[..., ::2] + x[..., 1::2]),  # neighbours in a repeat
     "cgadd": VectorSpec("group_reduce", lambda x: x.sum(axis=-1)),
     "cgmax": VectorSpec("group_reduce", lambda x: x.max(axis=-1)),
     # a whole repeat onto a destination that stays; a compare that packs its bits

@@ -90,6 +90,28 @@ class SoftmaxV2(_Rows):
         return [e / e.sum(-1, keepdims=True)]
 
 
+@operator("LogSoftmaxV2")
+class LogSoftmaxV2(_Rows):
+    """Along the last axis."""
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        shifted = x[0] - x[0].max(-1, keepdims=True)
+        return [shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))]
+
+
+@operator("LogSoftmaxGrad")
+class LogSoftmaxGrad(_Rows):
+    """dy, y = log softmax → dy - e^y · Σ dy."""
+
+    passes = 4
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        dy, y = x
+        return [dy - np.exp(y) * dy.sum(-1, keepdims=True)]
+
+
 @operator("SoftmaxGradExt")
 class SoftmaxGradExt(_Rows):
     """y, dy[, scalar 1] → (dy - Σ y·dy)·y·factor."""

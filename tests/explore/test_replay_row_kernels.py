@@ -25,6 +25,32 @@ ROWS = {
         681.3,
         0.10,
     ),
+    "cross entropy, the maximum of a row found by the scalar unit": (
+        "SoftmaxCrossEntropyWithLogits",
+        [("ND", "float32", (32, 100))] * 2,
+        [("ND", "float32", (32,)), ("ND", "float32", (32, 100))],
+        1,
+        186.2,
+        0.10,
+    ),
+    "layer norm's gradient, strips of two rows": (
+        "LayerNormXBackpropV2",
+        [("ND", "float16", (64, 50, 768))] * 2
+        + [("ND", "float16", (64, 50, 1))] * 2
+        + [("ND", "float16", (768,))],
+        [("ND", "float16", (64, 50, 768)), ("ND", "float32", (64, 50, 768))],
+        25,
+        127.5,
+        0.10,
+    ),
+    "layer norm's gradient in NZ, the mean spread block by block": (
+        "LayerNormXBackpropV2",
+        [NZ, NZ, *[("ND", "float16", (4096, 1))] * 2, ("ND", "float16", (768,))],
+        [NZ, NZ32],
+        30,
+        213.2,
+        0.12,
+    ),
     "UpdateGrad, seven passes": ("BNTrainingUpdateGrad", [X, X, P, P], [P, P], 30, 260.5, 0.10),
     "Update, four passes": ("BNTrainingUpdate", [X] + [P] * 6, [X] + [P] * 4, 30, 143.2, 0.10),
     "segment sum, one atomic add after the other": (

@@ -89,3 +89,36 @@ def test_refusals() -> None:
     ):
         spec, out = OperandSpec(shape, dtype), OperandSpec((1,), dtype)
         assert Reduce.refuse(KernelArgs("ReduceSum", (spec,), (out,), (("axes", axes),)), chip)
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "shape", [(3, 64, 16), (1, 16, 16), (40, 4, 16), (70, 96), (5, 100), (33, 2), (1, 40)]
+)
+def test_bias_gradients(chip: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Column blocks of 16, strips of columns, ragged rows."""
+    x, axis = random_array(np.random.default_rng(5), shape, dtype), len(shape) - 2
+    check_operator(
+        CHIPS[chip], "BiasGrad", "ReduceSum", [x], {"keepdims": 0},
+        constants=[np.array([axis])], launch_attrs={"axes": (axis,)}, rtol=2e-3, atol=2e-2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((200, 39), 1), ((100, 80), 1), ((9, 2000), 1), ((40, 39, 80), 1), ((16, 1, 20), 1),
+     ((17, 49, 16), 1), ((6, 21000), 0), ((5, 60), 0)],
+)  # fmt: skip
+def test_lanes_one_by_one(
+    chip: str, dtype: str, op: str, shape: tuple[int, ...], axis: int
+) -> None:
+    """Rows, matrices, a strip of columns; short ones go the usual way."""
+    x = random_array(np.random.default_rng(6), shape, dtype)
+    check_operator(
+        CHIPS[chip], "LibraryReduce", op, [x], {"keepdims": 0}, constants=[np.array([axis])],
+        launch_attrs={"axes": (axis,)}, rtol=2e-3, atol=5e-2 if dtype == "float16" else 1e-4,
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import npusim.kernels  # noqa: F401  (registers)
 from npusim.ir import DType, Layout, Node, TensorType, pack, unpack
+from npusim.kernels.lang import Kernel
 from npusim.machine.launch import run_tile_level, time_launch
 from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
@@ -21,8 +22,10 @@ INPUTS = {
     "SoftmaxV2": "x",
     "SoftmaxGradExt": "xx",
     "ConfusionSoftmaxGrad": "xx",
+    "LogSoftmaxGrad": "xx",
+    "LogSoftmaxV2": "x",  # of LongRows
     "LayerNormBetaGammaBackpropV2": "xx",
-    "SoftmaxCrossEntropyWithLogits": "xx",
+    "SoftmaxCrossEntropyWithLogits": "xx",  # of RowByRow
 }
 OUTPUTS = {
     "LayerNorm": 3,
@@ -65,7 +68,9 @@ def check(chip: str, kernel: str, op: str, m: int, n: int, dtype: str, layout: L
 
 
 @pytest.mark.parametrize("chip", ["toy", "ascend910a"])
-@pytest.mark.parametrize("op", [o for o in INPUTS if "BetaGamma" not in o and "Cross" not in o])
+@pytest.mark.parametrize(
+    "op", [o for o in INPUTS if not any(n in o for n in ("BetaGamma", "Cross", "LogSoftmaxV2"))]
+)
 @settings(max_examples=6, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4))
 def test_nz_tiles_compute_the_operator(chip: str, op: str, m1: int, n1: int) -> None:
@@ -74,7 +79,9 @@ def test_nz_tiles_compute_the_operator(chip: str, op: str, m1: int, n1: int) -> 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("op", ["LayerNormXBackpropV2", "ConfusionSoftmaxGrad"])
+@pytest.mark.parametrize(
+    "op", ["LayerNorm", "LayerNormXBackpropV2", "ConfusionSoftmaxGrad", "LogSoftmaxGrad"]
+)
 @settings(max_examples=6, deadline=None)
 @given(st.integers(1, 20), st.integers(1, 9))
 def test_nd_tiles_compute_the_operator(op: str, dtype: str, m: int, n1: int) -> None:
@@ -91,9 +98,50 @@ def test_column_sums(chip: str, layout: Layout, m1: int, n1: int) -> None:
     check(chip, "ColumnSums", op, 16 * m1, 16 * n1, "float32", layout)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_strips_of_a_batch_of_matrices(dtype: str) -> None:
+    """Each block has the same rows of every matrix; the last one has fewer."""
+    op, shape = "LayerNormXBackpropV2", (3, 50, 48)
+    stats, attrs = (3, 50, 1), (("epsilon", 0.1),)
+    rng = np.random.default_rng(3)
+    values = [rng.standard_normal(s).astype(dtype) for s in (shape, shape, stats, stats, (48,))]
+    values[2] = np.abs(values[2])
+    args = KernelArgs(
+        op,
+        tuple(OperandSpec(v.shape, DType.of(v.dtype)) for v in values),
+        (OperandSpec(shape, DType(dtype)), OperandSpec(shape, DType.FLOAT32)),
+        attrs,
+    )
+    plan = choose_plan("RowTiles", args, CHIPS["ascend910a"])
+    assert plan.block_dim == 25
+    results = [np.zeros(o.shape, o.dtype.np) for o in args.outputs]
+    run_tile_level(CHIPS["ascend910a"], "RowTiles", args, plan, [*values, *results])
+    node = Node("n", op, tuple("abcde"), ("y", "z"), dict(attrs))
+    types = infer_node(node, [TensorType(v.shape, DType.of(v.dtype)) for v in values], values)
+    for got, want in zip(results, compute_node(node, values, types), strict=True):
+        np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=1e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
 @settings(max_examples=6, deadline=None)
-@given(st.integers(1, 40), st.integers(1, 130))
-def test_cross_entropy_takes_any_row(chip: str, m: int, n: int) -> None:
-    op = "SoftmaxCrossEntropyWithLogits"
-    check(chip, "RowTiles", op, m, n, "float32", Layout.ND)
+@given(st.integers(1, 40), st.integers(1, 200))
+def test_rows_one_by_one(chip: str, m: int, n: int) -> None:
+    for dtype in ("float16", "float32"):
+        check(chip, "RowByRow", "SoftmaxV2", m, n, dtype, Layout.ND)
+        check(chip, "RowByRow", "SoftmaxCrossEntropyWithLogits", m, n, dtype, Layout.ND)
+
+
+def test_a_lane_sum_takes_a_repeat_a_row() -> None:
+    """vcadd gives one result a repeat: 64 rows of 16 lanes are 64 repeats, not 16."""
+    k = Kernel(CHIPS["ascend910a"], KernelArgs("SoftmaxV2", (), ()), 0, False)
+    rows = k.alloc("UB", 64 * 16 * 4).region((64, 16), np.float32)
+    sums = k.alloc("UB", 64 * 4).region((64,), np.float32)
+    vector = CHIPS["ascend910a"].core.vector
+    assert k.reduce("cadd", sums, rows).occupy == 64 * vector.costs["reduce"].b32 + vector.head
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
+@pytest.mark.parametrize("op", ["LogSoftmaxV2", "LogSoftmaxGrad"])
+@pytest.mark.parametrize(("m", "n"), [(3, 21128), (33, 9000), (2, 40), (1, 8200)])
+def test_rows_in_pieces(chip: str, op: str, m: int, n: int) -> None:
+    check(chip, "LongRows", op, m, n, "float32", Layout.ND)

@@ -52,10 +52,55 @@ def segment_sum(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("UnsortedSegmentSum", (data, indices), (out,), attrs)
 
 
+def row_by_row(rng: Random, size: int) -> KernelArgs:
+    """SoftmaxV2 of ragged rows, or SoftmaxCrossEntropyWithLogits."""
+    m, n, dtype = rng.randint(1, 60), rng.randint(1, 12 * size), rng.choice([F16, F32])
+    x, loss = OperandSpec((m, n), dtype), OperandSpec((m,), dtype)
+    if rng.random() < 0.5:
+        return KernelArgs("SoftmaxV2", (x,), (x,))
+    return KernelArgs("SoftmaxCrossEntropyWithLogits", (x, x), (loss, x))
+
+
+def long_rows(rng: Random, size: int) -> KernelArgs:
+    """LogSoftmaxV2 or LogSoftmaxGrad of rows in pieces."""
+    x = OperandSpec((rng.randint(1, 20), rng.randint(1, 30000)), F32)
+    if rng.random() < 0.5:
+        return KernelArgs("LogSoftmaxV2", (x,), (x,))
+    return KernelArgs("LogSoftmaxGrad", (x, x), (x,))
+
+
+def bias_grad(rng: Random, size: int) -> KernelArgs:
+    """The sum of a matrix over its rows, plain or in blocks of 16 columns."""
+    dtype = rng.choice([F16, F32])
+    if rng.random() < 0.5:
+        shape, out = (rng.randint(1, 9), 16 * rng.randint(1, 40), 16), (0, 2)
+    else:
+        shape, out = (rng.randint(1, 400), rng.randint(2, 12 * size)), (1,)
+    x, y = OperandSpec(shape, dtype), OperandSpec(tuple(shape[i] for i in out), dtype)
+    return KernelArgs("ReduceSum", (x,), (y,), (("axes", (len(shape) - 2,)), ("keepdims", 0)))
+
+
+def library_reduce(rng: Random, size: int) -> KernelArgs:
+    """ReduceSum or ReduceMean of rows, matrices, or one wide matrix."""
+    dtype, kind = rng.choice([F16, F32]), rng.choice(["ReduceSum", "ReduceMean"])
+    shape, axis = rng.choice([
+        ((rng.randint(8, 200), rng.randint(1, 20 * size)), 1),
+        ((rng.randint(8, 60), rng.randint(1, 50), rng.randint(2, 100)), 1),
+        ((rng.randint(1, 40), rng.randint(2, 30000)), 0),
+    ])  # fmt: skip
+    out = shape[:axis] + shape[axis + 1 :]
+    attrs = (("axes", (axis,)), ("keepdims", 0))
+    return KernelArgs(kind, (OperandSpec(shape, dtype),), (OperandSpec(out, dtype),), attrs)
+
+
 MAKERS = {
     "BatchNorm": batch_norm,
+    "BiasGrad": bias_grad,
     "ColumnSums": column_sums,
+    "LibraryReduce": library_reduce,
+    "LongRows": long_rows,
     "PoolArgmax": pool_argmax,
+    "RowByRow": row_by_row,
     "RowTiles": row_tiles,
     "SegmentSum": segment_sum,
 }

@@ -165,17 +165,25 @@ def tile(op: RecordedOp) -> Launch:
 def bias_add_grad(op: RecordedOp) -> Launch:
     """The sum over everything but the channels."""
     x, y = op.inputs[0], op.outputs[0]
-    if x.format == "FRACTAL_NZ":
-        n1, m1, m0, n0 = x.shape[-4:]
-        return _reduced("ReduceSum", _stored(x, (n1, m1 * m0, n0)), _stored(y, (n1, n0)), (1,))
+    if x.format == "FRACTAL_NZ" and len(x.shape) == 4:
+        n1, m1, m0, n0 = x.shape
+        return _bias_grad(_stored(x, (n1, m1 * m0, n0)), _stored(y, (n1, n0)))
     if x.format == "NC1HWC0":
         n, c1, h, w, c0 = x.shape
         return _reduced("ReduceSum", _stored(x, (n, c1, h * w, c0)), _stored(y, (c1, c0)), (0, 2))
+    columns = x.shape[-1]
+    if x.format == "ND" and columns > 1:
+        return _bias_grad(_stored(x, (x.size // columns, columns)), _stored(y, (columns,)))
     return _reduced("ReduceSum", _stored(x), _stored(y), tuple(range(len(x.shape) - 1)))
 
 
+def _bias_grad(x: OperandSpec, y: OperandSpec) -> Launch:
+    attrs = (("axes", (len(x.shape) - 2,)), ("keepdims", 0))
+    return Launch("BiasGrad", KernelArgs("ReduceSum", (x,), (y,), attrs))
+
+
 def _reduced(kind: str, x: OperandSpec, y: OperandSpec, axes: tuple[int, ...]) -> Launch:
-    return Launch("Reduce", KernelArgs(kind, (x,), (y,), (("axes", axes), ("keepdims", 0))))
+    return Launch("LibraryReduce", KernelArgs(kind, (x,), (y,), (("axes", axes), ("keepdims", 0))))
 
 
 @replays("ReduceSum", "ReduceSumD", "ReduceMean", "ReduceMeanD", "ReduceMax", "ReduceMaxD")

@@ -23,12 +23,17 @@ def batch_norm(op: RecordedOp) -> Launch:
     return Launch("BatchNorm", KernelArgs(op.op_type, inputs, outputs))
 
 
+#: Elements of the longest row that the library's LayerNorm keeps whole in UB: some of 20 B each.
+LONGEST_ROW = 8192
+
+
 @replays("LayerNorm", "LayerNormV3")
 def layer_norm(op: RecordedOp) -> Launch:
-    """x, scale, offset → y, and one mean and one variance per row (fp32 here)."""
+    """x, scale, offset → y, and one mean and one variance per row (fp32 in V3 and of long rows)."""
     x, *affine = (operand(t) for t in op.inputs[:3])
     y = operand(op.outputs[0])
-    if x.layout is Layout.FRACTAL_NZ:
+    short = op.op_type == "LayerNorm" and x.shape[-1] <= LONGEST_ROW and len(op.outputs) == 3
+    if short or x.layout is Layout.FRACTAL_NZ:
         outs = (y, *(operand(t) for t in op.outputs[1:3]))
         return Launch("RowTiles", KernelArgs("LayerNorm", (x, *affine), outs))
     kept = OperandSpec((*x.shape[:-1], 1), DType.FLOAT32)

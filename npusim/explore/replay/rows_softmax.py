@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp
-from npusim.ir import Layout
-from npusim.program.kernel import KernelArgs
+from npusim.ir import DType, Layout
+from npusim.program.kernel import KernelArgs, OperandSpec
+
+#: Bytes of a row from which the library takes it in pieces (several rows of several fp32 buffers
+#: do not fit UB).
+LONG_ROW = 32 * 1024
 
 
 @replays("Softmax", "SoftmaxV2", "LogSoftmax", "LogSoftmaxV2")
@@ -15,9 +19,23 @@ def softmax(op: RecordedOp) -> Launch:
     kind = "LogSoftmax" if op.op_type.startswith("Log") else "Softmax"
     if x.layout is Layout.FRACTAL_NZ:
         return Launch("RowTiles", KernelArgs("SoftmaxV2", (x,), (out,)))
-    ragged = x.shape[-1] * x.dtype.size % 32 != 0
-    attrs = (("axis", -1), ("row_by_row", int(ragged)))
-    return Launch("Softmax", KernelArgs(kind, (x,), (out,), attrs))
+    if kind == "Softmax" and x.shape[-1] * x.dtype.size % 32:
+        return Launch("RowByRow", KernelArgs("SoftmaxV2", (x,), (out,)))
+    if kind == "LogSoftmax" and _is_long(x):
+        return Launch("LongRows", KernelArgs("LogSoftmaxV2", (x,), (out,)))
+    return Launch("Softmax", KernelArgs(kind, (x,), (out,), (("axis", -1),)))
+
+
+def _is_long(x: OperandSpec) -> bool:
+    return x.dtype is DType.FLOAT32 and x.shape[-1] * x.dtype.size > LONG_ROW
+
+
+@replays("LogSoftmaxGrad")
+def log_softmax_grad(op: RecordedOp) -> Launch:
+    """dy, log softmax → dx."""
+    dy, y, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
+    name = "LongRows" if _is_long(dy) else "RowTiles"
+    return Launch(name, KernelArgs("LogSoftmaxGrad", (dy, y), (out,)))
 
 
 @replays("SoftmaxGradExt", "ConfusionSoftmaxGrad")
@@ -31,4 +49,4 @@ def softmax_grad(op: RecordedOp) -> Launch:
 def cross_entropy(op: RecordedOp) -> Launch:
     """Logits, labels → loss per row, gradient."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))
-    return Launch("RowTiles", KernelArgs(op.op_type, inputs, outputs))
+    return Launch("RowByRow", KernelArgs(op.op_type, inputs, outputs))

@@ -1,4 +1,4 @@
-"""`npusim compile`: the passes, what each changed, the graph before and after."""
+"""`npusim compile` and `npusim memory`: what the compiler does, and where it puts things."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.cli_shared import EXIT_OK, add_model, console, positive
 
 if TYPE_CHECKING:
+    from npusim.api import LoadedModel
     from npusim.compiler import CompileOptions, PassReport
     from npusim.ir import Graph
+    from npusim.profiling.memory_report import MemoryPicture
 
 LEVELS = ("O0", "O1", "O2")
 
 
 def compile_command(args: argparse.Namespace) -> int:
     """Compile a model; report the passes; write what is asked for."""
-    from npusim import api
     from npusim.chip import load_chip
     from npusim.compiler import compile_watched
     from npusim.compiler.switches import fusion_result
@@ -29,13 +30,7 @@ def compile_command(args: argparse.Namespace) -> int:
     from npusim.profiling.files import write_text
 
     chip = load_chip(args.chip, args.set)
-    model = api.load_model(
-        args.model,
-        batch=args.batch,
-        shapes=dict(args.shape) or None,
-        seed=args.seed,
-        precision=args.precision,
-    )
+    model = _load(args)
     options, notes = compile_options(args, model.precision)
     dump = _Dump(args.dump_ir) if args.dump_ir else None
     found = compile_watched(model.graph, chip, options, dump)
@@ -67,6 +62,73 @@ def compile_command(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def memory_command(args: argparse.Namespace) -> int:
+    """Compile a model, time it, and show its memory plan over the run."""
+    from npusim.profiling.memory_report import print_memory, write_memory_plot
+    from npusim.profiling.replay_plot import check_plot
+
+    if args.plot:
+        check_plot(args.plot)
+    picture = _memory_picture(args)
+    print_memory(picture, console(), args.top)
+    sys.stdout.flush()
+    if args.plot:
+        write_memory_plot(picture, args.plot)
+    return EXIT_OK
+
+
+def _memory_picture(args: argparse.Namespace) -> MemoryPicture:
+    from npusim import api
+    from npusim.chip import load_chip
+    from npusim.profiling.memory_report import MemoryPicture, pieces_of
+
+    chip = load_chip(args.chip, args.set)
+    model = _load(args)
+    options, _ = compile_options(args, model.precision)
+    exe = api.compile_graph(model.graph, chip, options=options)
+    separate = api.compile_graph(
+        model.graph, load_chip(args.chip, [*args.set, "hbm.size=1048576GiB"]),
+        options=replace(options, reuse_memory=False),
+    ).memory.activation_bytes  # fmt: skip
+    timeline = api.run(exe, chip, timing_only=True).timeline
+    at = {op.name: (timeline.us(op.start), timeline.us(op.end)) for op in timeline.ops}
+    times = [at[task.name] for task in exe.tasks]
+    plan = exe.memory
+    first = min((x.address for x in plan.lifetimes), default=0)
+    rows = [(x.names, x.address - first, x.nbytes, x.first, x.last) for x in plan.lifetimes]
+    ops = [task.name for task in exe.tasks]
+    starts, ends = [start for start, _ in times], [end for _, end in times]
+    pieces = pieces_of(rows, starts, ends, ops)
+    peak, alive = plan.peak()
+    by_life = dict(zip(plan.lifetimes, pieces, strict=True))
+    return MemoryPicture(
+        model=f"{model.name}, batch {model.batch}, {options.precision}",
+        chip=chip.name,
+        hbm_bytes=chip.hbm.size,
+        weight_bytes=plan.weight_bytes,
+        activation_bytes=plan.activation_bytes,
+        lower_bound=plan.lower_bound,
+        separate_bytes=separate,
+        pieces=pieces,
+        peak=tuple(by_life[x] for x in alive),
+        peak_op=ops[peak] if ops else "-",
+        peak_us=starts[peak] if ops else 0.0,
+        total_us=timeline.total_us,
+    )
+
+
+def _load(args: argparse.Namespace) -> LoadedModel:
+    from npusim import api
+
+    return api.load_model(
+        args.model,
+        batch=args.batch,
+        shapes=dict(args.shape) or None,
+        seed=args.seed,
+        precision=args.precision,
+    )
+
+
 def compile_options(
     args: argparse.Namespace, precision: str
 ) -> tuple[CompileOptions, tuple[str, ...]]:
@@ -83,7 +145,8 @@ def compile_options(
             names = ", ".join(switches.unknown)
             notes = (f"{args.fusion_switch_file}: passes that npusim does not have: {names}",)
     level = LEVELS.index(args.opt_level)
-    return CompileOptions(precision=precision, level=level, disabled=disabled), notes
+    reuse = not args.disable_reuse_memory
+    return CompileOptions(precision, level, disabled, reuse), notes
 
 
 class _Dump:
@@ -119,6 +182,9 @@ def add_compile_options(group: argparse._ActionsContainer) -> None:
         help="switch a pass off (repeatable)",
     )  # fmt: skip
     group.add_argument(
+        "--disable-reuse-memory", action="store_true", help="every tensor has memory of its own"
+    )
+    group.add_argument(
         "--fusion-switch-file", type=Path, metavar="PATH", help="CANN's fusion_switch.cfg"
     )
 
@@ -145,3 +211,16 @@ def add_compile(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     )
     out.add_argument("--fusion-result", type=Path, metavar="PATH", help="CANN's fusion_result.json")
     out.add_argument("--json", type=Path, metavar="PATH", help="the passes and fusions as data")
+    memory = add_parser(
+        "memory",
+        usage="npusim memory MODEL [options]",
+        allow_abbrev=False,
+        help="where a model's tensors lie in device memory, and when",
+        description="The memory plan of a model over its run, and who is alive at the peak.",
+    )
+    memory.set_defaults(command=memory_command)
+    add_model(memory)
+    add_compile_options(memory.add_argument_group("compiler"))
+    out = memory.add_argument_group("results")
+    out.add_argument("--top", type=positive, default=15, metavar="N", help="tensors shown (15)")
+    out.add_argument("--plot", type=Path, metavar="PATH", help="address over time, .png or .html")

@@ -45,3 +45,22 @@ def test_run_takes_the_same_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "O0" in capsys.readouterr().out
     assert main(["run", "bert-tiny", "--timing-only", "--disable-pass", "Nothing"]) == 2
     assert "compiler pass 'Nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["png", "html"])
+def test_memory(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plot = tmp_path / f"memory.{kind}"
+    assert main(["memory", "bert-tiny", "--plot", str(plot)]) == 0
+    text = capsys.readouterr().out
+    assert "Alive at the peak" in text and "reuse        saves" in text
+    assert plot.stat().st_size > 2000
+    assert main(["memory", "bert-tiny", "--plot", "x.pdf"]) == 2
+
+
+def test_what_does_not_fit_says_where_and_what_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["memory", "resnet50", "--batch", "256", "--set", "hbm.size=512MiB"]
+    assert main(command) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "MiB too much at 'layer" in lines[0] and "are alive" in lines[0]
+    assert "--batch" in lines[2]

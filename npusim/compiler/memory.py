@@ -1,14 +1,23 @@
-"""The memory plan: weights first, then activations with lifetimes, best fit, 512 B aligned."""
+"""The memory plan: weights first, then activations by lifetime, 512 B aligned.
+
+Lifetimes are over the execution order: from the task that makes a tensor to the last that reads
+it. Tensors that share memory (views, results in place of a dying operand) are one slot. Slots are
+placed one by one, each into the smallest gap that is free during its whole life; of a few orders
+the one that needs least is taken.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 
 from npusim.chip.spec import ChipSpec
 from npusim.compiler.lower import Lowered
 from npusim.errors import UnsupportedError
 from npusim.ir import Graph
-from npusim.program.executable import GM_ALIGN, Buffer, MemoryPlan
+from npusim.program.executable import GM_ALIGN, Buffer, Lifetime, MemoryPlan, Task
+from npusim.program.kernel import get_kernel
 
 
 @dataclass(frozen=True)
@@ -24,45 +33,34 @@ def align(nbytes: int) -> int:
     return max(1, -(-nbytes // GM_ALIGN)) * GM_ALIGN
 
 
-class _FreeList:
-    """Free gaps of an address space that grows as needed (offset → size)."""
+@dataclass
+class Slot:
+    """Memory that tensors use one after the other.
 
-    def __init__(self) -> None:
-        self._gaps: dict[int, int] = {}
-        self.top = 0
+    Attributes:
+        size: aligned bytes; first, last: tasks between which it is in use, both included.
+        names: tensors in it, in order.
+        offset: where it was placed.
+    """
 
-    def take(self, size: int) -> int:
-        """The smallest gap that fits, else new space at the end (growing the last gap)."""
-        fits = [(n, at) for at, n in self._gaps.items() if n >= size]
-        if fits:
-            n, at = min(fits)
-            del self._gaps[at]
-            if n > size:
-                self._gaps[at + size] = n - size
-            return at
-        at = self.top
-        for start, n in self._gaps.items():
-            if start + n == self.top:
-                at = start
-                del self._gaps[start]
-                break
-        self.top = at + size
-        return at
+    size: int
+    first: int
+    last: int
+    names: list[str] = field(default_factory=list)
+    offset: int = 0
 
-    def give(self, at: int, size: int) -> None:
-        """Return a piece, joining its neighbours."""
-        for start, n in list(self._gaps.items()):
-            if start + n == at:
-                at, size = start, size + n
-                del self._gaps[start]
-            elif at + size == start:
-                size += n
-                del self._gaps[start]
-        self._gaps[at] = size
+    def meets(self, other: Slot) -> bool:
+        """Whether both are in use at some time."""
+        return self.first <= other.last and other.first <= self.last
 
 
-def plan_memory(graph: Graph, lowered: Lowered, chip: ChipSpec) -> PlannedMemory:
+def plan_memory(
+    graph: Graph, lowered: Lowered, chip: ChipSpec, *, reuse: bool = True
+) -> PlannedMemory:
     """Place every tensor that a task touches, and the graph's inputs and outputs.
+
+    Args:
+        reuse: False gives every tensor memory of its own, to see what reuse saves.
 
     Raises:
         UnsupportedError: the plan does not fit the chip's HBM.
@@ -76,46 +74,198 @@ def plan_memory(graph: Graph, lowered: Lowered, chip: ChipSpec) -> PlannedMemory
         if name in named:
             addresses[name] = weights
             weights += align(graph.tensors[name].nbytes)
-    activations = _place_activations(graph, lowered, addresses, weights)
-    total = weights + activations
-    if total > chip.hbm.size:
-        raise UnsupportedError(
-            f"{graph.name} needs {total / 2**30:.2f} GiB of device memory, {chip.name} has "
-            f"{chip.hbm.size / 2**30:.2f} GiB: {(total - chip.hbm.size) / 2**20:.1f} MiB too much",
-            f"weights ({weights / 2**30:.2f} GiB) and activations within hbm.size",
-            "use a smaller --batch, a narrower --precision, or --set hbm.size=…",
+    slots = slots_of(graph, lowered) if reuse else separate_slots(graph, lowered)
+    activations = place(slots)
+    lifetimes = []
+    for slot in slots:
+        for name in slot.names:
+            addresses[name] = weights + slot.offset
+        lifetimes.append(
+            Lifetime(tuple(slot.names), weights + slot.offset, slot.size, slot.first, slot.last)
         )
+    total = weights + activations
+    plan = MemoryPlan(total, weights, activations, total, lower_bound(slots), tuple(lifetimes))
+    if total > chip.hbm.size:
+        raise _too_large(graph, lowered, chip, plan)
     buffers = {}
     for name in (*addresses, *root):
         base = root.get(name, name)
         if base in addresses:
             t = graph.tensors[name]
             buffers[name] = Buffer(name, addresses[base], t.shape, t.dtype, t.layout)
-    return PlannedMemory(buffers, MemoryPlan(total, weights, activations, total))
+    return PlannedMemory(buffers, plan)
 
 
-def _place_activations(graph: Graph, lowered: Lowered, addresses: dict[str, int], base: int) -> int:
-    root = lowered.alias
+# -- lifetimes -----------------------------------------------------------------------------
+
+
+def slots_of(graph: Graph, lowered: Lowered) -> list[Slot]:
+    """The activations' slots, results in place of operands where that is legal."""
+    first, last = _lifetimes(graph, lowered)
+    slots: dict[str, Slot] = {}
+    taken_over: set[str] = set()
+    makers = {o: t for t in lowered.tasks for o in t.outputs}
+    fixed = {lowered.alias.get(o, o) for o in (*graph.outputs, *graph.inputs, *graph.constants)}
+
+    def may_go(at: int, base: str) -> bool:
+        return base not in fixed and base not in taken_over and last[base] == at
+
+    for name in first:
+        size = align(graph.tensors[name].nbytes)
+        task = makers.get(name)
+        dying = None
+        if task is not None:
+            dying = _replaced(graph, lowered.alias, task, name, partial(may_go, first[name]))
+        if dying is not None and slots[dying].size == size:
+            taken_over.add(dying)
+            slot = slots[name] = slots[dying]
+            slot.last = max(slot.last, last[name])
+            slot.names.append(name)
+        else:
+            slots[name] = Slot(size, first[name], last[name], [name])
+    return list({id(s): s for s in slots.values()}.values())
+
+
+def separate_slots(graph: Graph, lowered: Lowered) -> list[Slot]:
+    """Every activation with memory of its own for the whole run."""
+    first, _ = _lifetimes(graph, lowered)
+    end = max(0, len(lowered.tasks) - 1)
+    return [Slot(align(graph.tensors[n].nbytes), 0, end, [n]) for n in first]
+
+
+def _lifetimes(graph: Graph, lowered: Lowered) -> tuple[dict[str, int], dict[str, int]]:
+    """First and last task of every activation (of its root, where it is a view), in order."""
+    root, end = lowered.alias, max(0, len(lowered.tasks) - 1)
+    first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for i, task in enumerate(lowered.tasks):
-        for name in (*task.inputs, *task.outputs):
-            if name:
-                last[root.get(name, name)] = i
-    forever = {root.get(o, o) for o in graph.outputs}
-    free = _FreeList()
 
-    def place(name: str) -> None:
-        if name not in addresses:
-            addresses[name] = base + free.take(align(graph.tensors[name].nbytes))
+    def touch(name: str, at: int) -> None:
+        name = root.get(name, name)
+        if name and name not in graph.constants:
+            first.setdefault(name, at)
+            last[name] = max(at, last.get(name, 0))
 
     for name in graph.inputs:
-        place(root.get(name, name))
+        touch(name, 0)
     for i, task in enumerate(lowered.tasks):
-        for name in task.outputs:
-            if name:
-                place(root.get(name, name))
-        used = (root.get(n, n) for n in (*task.inputs, *task.outputs) if n)
-        for name in dict.fromkeys(used):
-            if last[name] == i and name not in graph.constants and name not in forever:
-                free.give(addresses[name] - base, align(graph.tensors[name].nbytes))
-    return free.top
+        for name in (*task.inputs, *task.outputs):
+            touch(name, i)
+    for name in graph.outputs:
+        touch(name, end)
+    return first, last
+
+
+def _replaced(
+    graph: Graph, root: dict[str, str], task: Task, name: str, may_go: Callable[[str], bool]
+) -> str | None:
+    """An operand (its root) of the task whose memory its result may take.
+
+    Only kernels that load a tile once, before they store over it, can work in place.
+
+    Args:
+        may_go: whether nobody wants a root after the task.
+    """
+    if task.call is None or not get_kernel(task.call.kernel).in_place:
+        return None
+    out = graph.tensors[name]
+    bases = [root.get(i, i) for i in task.inputs]
+    for operand, base in zip(task.inputs, bases, strict=True):
+        if not base or bases.count(base) > 1 or not may_go(base):
+            continue
+        t = graph.tensors[operand]
+        if t.storage_shape == out.storage_shape and t.dtype.size == out.dtype.size:
+            return base
+    return None
+
+
+def lower_bound(slots: Iterable[Slot]) -> int:
+    """The most bytes in use at one time: no plan of these slots needs less."""
+    changes: dict[int, int] = {}
+    for s in slots:
+        changes[s.first] = changes.get(s.first, 0) + s.size
+        changes[s.last + 1] = changes.get(s.last + 1, 0) - s.size
+    live = most = 0
+    for at in sorted(changes):
+        live += changes[at]
+        most = max(most, live)
+    return most
+
+
+# -- placement -----------------------------------------------------------------------------
+
+_Order = Callable[[Slot], tuple[int, ...]]
+#: Orders of placement: large first, long-lived first, large areas first, as they come.
+_ORDERS: tuple[_Order, ...] = (
+    lambda s: (-s.size, s.first),
+    lambda s: (-(s.last - s.first), -s.size),
+    lambda s: (-(s.last - s.first + 1) * s.size, s.first),
+    lambda s: (s.first, -s.size),
+)
+
+
+_ROUNDS = 24  #: tries to better an order by placing first what ended highest
+
+
+def place(slots: list[Slot]) -> int:
+    """Give every slot an offset; returns the bytes that all need together."""
+    best, chosen, floor = 0, None, lower_bound(slots)
+    for order in _ORDERS:
+        ordered = sorted(slots, key=order)
+        for _ in range(_ROUNDS):
+            top = _placed(ordered)
+            if chosen is None or top < best:
+                best, chosen = top, [s.offset for s in slots]
+            if best <= floor:
+                break
+            highest = [s for s in ordered if s.offset + s.size == top]
+            ordered = [*highest, *(s for s in ordered if s.offset + s.size < top)]
+        if best <= floor:
+            break
+    for slot, offset in zip(slots, chosen or (), strict=True):
+        slot.offset = offset
+    return best
+
+
+def _placed(ordered: list[Slot]) -> int:
+    """Place slots in this order; returns the end of the last one."""
+    done: list[Slot] = []  # by offset
+    top = 0
+    for slot in ordered:
+        slot.offset = _gap(slot, [o for o in done if o.meets(slot)])
+        top = max(top, slot.offset + slot.size)
+        done.append(slot)
+        done.sort(key=lambda s: s.offset)
+    return top
+
+
+def _gap(slot: Slot, others: list[Slot]) -> int:
+    """Offset of the smallest gap between `others` that holds the slot, else after them all."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for other in others:
+        room = other.offset - end
+        if room >= slot.size and (best is None or room < best[0]):
+            best = (room, end)
+        end = max(end, other.offset + other.size)
+    return end if best is None else best[1]
+
+
+def _too_large(
+    graph: Graph, lowered: Lowered, chip: ChipSpec, plan: MemoryPlan
+) -> UnsupportedError:
+    """What does not fit, by how much, at which op, and what would help."""
+    over = plan.arena_bytes - chip.hbm.size
+    at, live = plan.peak()
+    op = lowered.tasks[at].name if lowered.tasks else graph.name
+    names = ", ".join(n for life in live[:3] for n in life.names[-1:])
+    helps = ["a smaller --batch", "a narrower --precision"]
+    if plan.weight_bytes > chip.hbm.size:
+        helps = ["a narrower --precision", "a chip with more memory"]
+    return UnsupportedError(
+        f"{graph.name} needs {plan.arena_bytes / 2**30:.2f} GiB of device memory, {chip.name} has "
+        f"{chip.hbm.size / 2**30:.2f} GiB: {over / 2**20:.1f} MiB too much "
+        f"at {op!r}, where {names} are alive",
+        f"weights ({plan.weight_bytes / 2**30:.2f} GiB) and activations "
+        f"({plan.activation_bytes / 2**30:.2f} GiB) within hbm.size",
+        f"use {', '.join(helps)}, or --set hbm.size=…",
+    )

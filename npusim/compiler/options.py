@@ -20,11 +20,13 @@ class CompileOptions:
         precision: "fp32" keeps the model's types; "fp16"/"bf16" computes in that type.
         level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses.
         disabled: names of passes that do not run.
+        reuse_memory: False gives every tensor memory of its own.
     """
 
     precision: str = "fp16"
     level: int = 2
     disabled: frozenset[str] = frozenset()
+    reuse_memory: bool = True
 
     @property
     def dtype(self) -> DType:

@@ -89,7 +89,7 @@ def compile_watched(
 
 def _executable(graph: Graph, ctx: CompileContext) -> Executable:
     lowered = lower(graph, ctx)
-    memory = plan_memory(graph, lowered, ctx.chip)
+    memory = plan_memory(graph, lowered, ctx.chip, reuse=ctx.options.reuse_memory)
     constants = {n: c for n, c in graph.constants.items() if n in memory.buffers}
     return verify_executable(
         Executable(

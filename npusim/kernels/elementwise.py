@@ -146,6 +146,7 @@ class Elementwise(TileKernel):
     """
 
     core_type = "AIV"
+    in_place = True  # a tile is loaded once, before the results over it are stored
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -34,6 +34,15 @@ class Arena:
         b = self._exe.buffers[name]
         typed = convert(value, b.dtype)
         self.storage(name)[...] = pack(typed, b.layout).reshape(b.storage_shape)
+
+    def fill(
+        self, address: int, nbytes: int, value: int, keep: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Fill a range with one byte value, but for the ranges (address, bytes) to keep."""
+        mask = np.ones(nbytes, bool)
+        for start, n in keep:
+            mask[max(0, start - address) : max(0, start + n - address)] = False
+        self._bytes[address : address + nbytes][mask] = value
 
     def load_constants(self) -> None:
         """Copy the constants into device memory, packed to their layouts."""

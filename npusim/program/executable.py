@@ -82,13 +82,49 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Lifetime:
+    """A piece of device memory in use by activations, one after the other.
+
+    Attributes:
+        names: the tensors in it, in order: results in place of operands share one piece.
+        address, nbytes: where, aligned.
+        first, last: positions in `Executable.tasks` between which it is in use, both included.
+    """
+
+    names: tuple[str, ...]
+    address: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
-    """Sizes of device memory, in bytes."""
+    """Sizes of device memory, in bytes, and who is alive when.
+
+    Attributes:
+        lower_bound: the most activation bytes that are alive at one time.
+    """
 
     arena_bytes: int
     weight_bytes: int
     activation_bytes: int
     peak_bytes: int
+    lower_bound: int = 0
+    lifetimes: tuple[Lifetime, ...] = ()
+
+    def peak(self) -> tuple[int, list[Lifetime]]:
+        """The task with the most bytes alive, and what is alive there, largest first."""
+        most, at = 0, 0
+        for start in sorted({life.first for life in self.lifetimes}):
+            total = sum(x.nbytes for x in self.alive(start))
+            if total > most:
+                most, at = total, start
+        return at, sorted(self.alive(at), key=lambda x: -x.nbytes)
+
+    def alive(self, task: int) -> list[Lifetime]:
+        """What is in use while a task runs."""
+        return [life for life in self.lifetimes if life.first <= task <= life.last]
 
 
 @dataclass

@@ -102,6 +102,7 @@ class KernelDef:
 
     name: ClassVar[str] = ""
     core_type: ClassVar[str] = "AIC"  #: "AIC" (needs the cube) or "AIV" (vector only)
+    in_place: ClassVar[bool] = False  #: the result may lie where an operand of its shape lies
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:

@@ -145,12 +145,10 @@ def poisoned(exe: Executable, inputs: dict[str, np.ndarray]) -> dict[str, np.nda
     executor = FunctionalExecutor(exe, CHIPS["ascend910a"], arena)
     for i, task in enumerate(exe.tasks):
         executor.execute(task)
-        alive = exe.memory.alive(i + 1)
+        keep = [(x.address, x.nbytes) for x in exe.memory.alive(i + 1)]
         for dead in exe.memory.lifetimes:
-            if dead.last == i:
-                arena.fill(
-                    dead.address, dead.nbytes, 0xFF, keep=[(x.address, x.nbytes) for x in alive]
-                )
+            if dead.last == i < len(exe.tasks) - 1:
+                arena.fill(dead.address, dead.nbytes, 0xFF, keep)
     return arena.outputs()
 
 

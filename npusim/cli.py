@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import npusim
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
+from npusim.cli_diff import add_diff
 from npusim.cli_replay import add_replay
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
@@ -310,6 +311,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
     add_compile(commands.add_parser)
+    add_diff(commands.add_parser)
     add_replay(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")
     chips.set_defaults(command=_chips)

@@ -61,6 +61,8 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
         if i < n_inputs:
             misses[i] = size - l2.resident(lo, hi)
         written_back += l2.touch(lo, hi, write=i >= n_inputs)
+        if i >= n_inputs:  # a second pass over what has left L2 since the first
+            written_back += max(0, traffic[i].unique - nbytes)
     writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
     shares = []
     for i, t in sorted(traffic.items()):

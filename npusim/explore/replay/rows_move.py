@@ -129,14 +129,24 @@ def slice_(op: RecordedOp) -> Launch:
     return _move("Slice", (_stored(x),), (_stored(y, shape),), starts=starts, ends=shape)
 
 
-@replays("StridedSliceGrad", "StridedSliceGradD", "PadV3", "PadD", "Pad")
+@replays("StridedSliceGrad", "StridedSliceGradD", "PadD", "Pad")
 def pad(op: RecordedOp) -> Launch:
     """The box put back among zeros."""
+    return Launch("Move", _padded(op))
+
+
+@replays("PadV3")
+def pad_v3(op: RecordedOp) -> Launch:
+    """The same by a kernel that fills everything first."""
+    return Launch("PadV3", _padded(op))
+
+
+def _padded(op: RecordedOp) -> KernelArgs:
     x, y = op.inputs[0], op.outputs[0]
     shape = _padded_rank(x.shape, y.shape)
     after = tuple(n - m for n, m in zip(y.shape, shape, strict=True))
     pads = ((0,) * len(shape)) + after
-    return _move("Pad", (_stored(x, shape),), (_stored(y),), pads=pads)
+    return KernelArgs("Pad", (_stored(x, shape),), (_stored(y),), (("pads", pads),))
 
 
 def _padded_rank(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,9 +3,9 @@
 Every block first fills its share of the output with the constant, 8 KB a store. Then, by the
 length of an output row,
 
-* long rows (a line, 1/128 of UB beside the constant, does not hold one) pass through UB one by one: the first
-  32 B block for itself, through the vector unit, then the rest. A loop body is a pair of rows;
-  the next pair waits until both are stored;
+* long rows (a line, 1/128 of UB beside the constant, does not hold one) pass through UB one by
+  one: the first 32 B block for itself, through the vector unit, then the rest. A loop body is a
+  pair of rows; the next pair waits until both are stored;
 * short rows go 16 lines a tile, a line being as many rows as fit: the 16 lines are transposed,
   spread among the padding and transposed back, and every line is stored for itself.
 

@@ -443,6 +443,11 @@ class Kernel:
             cycles = ceil(repeats * per_repeat) + self.chip.core.vector.head
         return self._vector(op, spec, cycles, count, dst, srcs, None)
 
+    def vec_taking(self, op: str, cycles: int, dst: Region, *srcs: Region) -> Instr:
+        """V: dst = op(srcs…) that keeps the pipe for `cycles`, where the kernel knows them."""
+        srcs = tuple(s.broadcast(dst.shape) for s in srcs)
+        return self._vector(op, vector_ops.get(op), cycles, 1, dst, srcs, None)
+
     def barrier(self) -> None:
         """pipe_barrier(V): the next vector instruction waits for all before it."""
         self._dirty.append((0, self._capacity["UB"]))

@@ -24,6 +24,7 @@ import numpy as np
 from npusim.chip.spec import ChipSpec
 from npusim.kernels.grid import Share, deal
 from npusim.kernels.lang import ALIGN, Kernel, Queue
+from npusim.kernels.ub_pass import by_scalar, scalar_cycles, spread_cycles
 from npusim.program import cost
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks
@@ -268,17 +269,24 @@ class TiledLaunch:
         return deal([prod(g.counts) for g in self.grids], self.blocks, block)
 
 
-def slots_of(jobs: Sequence[Job]) -> int:
+def passes(j: Job, chip: ChipSpec) -> bool:
+    """Whether a job's tiles are worked on in UB between load and store."""
+    if j.src is None:
+        return False
+    return j.swap >= 0 or j.spread or by_scalar(j.dst, j.src, chip)
+
+
+def slots_of(jobs: Sequence[Job], chip: ChipSpec) -> int:
     """UB slots that a list of jobs needs in all."""
-    direct = any(j.src is not None and j.swap < 0 and not j.spread for j in jobs)
-    through = any(j.swap >= 0 or j.spread for j in jobs)
+    direct = any(j.src is not None and not passes(j, chip) for j in jobs)
+    through = any(passes(j, chip) for j in jobs)
     fills = len({j.fill for j in jobs if j.src is None})
     return 2 * direct + 4 * through + fills
 
 
 def slot_limit(jobs: Sequence[Job], chip: ChipSpec) -> int:
     """Bytes of UB that one tile may take."""
-    return int(chip.core.ub.size * UB_SHARE) // max(1, slots_of(jobs)) // ALIGN * ALIGN
+    return int(chip.core.ub.size * UB_SHARE) // max(1, slots_of(jobs, chip)) // ALIGN * ALIGN
 
 
 def layout_of(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> TiledLaunch:
@@ -311,9 +319,11 @@ def estimate(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> float:
     lay = layout_of(jobs, chip, tiling)
     share = chip.l2_rate / lay.blocks
     steady = fill = 0.0
+    latency = chip.l2.read_latency + chip.hbm.latency  # two slots hide it where tiles are large
     for g in lay.grids:
         load, vector, store = _tile_cycles(g, chip, share)
-        steady += -(-prod(g.counts) // lay.blocks) * max(load, vector, store)
+        turn = (load + latency + max(vector, store)) / 2 if load else 0.0
+        steady += -(-prod(g.counts) // lay.blocks) * max(load, vector, store, turn)
         fill = max(fill, load + vector + store - max(load, vector, store))
     return steady + fill + lay.blocks * chip.cycles(chip.scheduler.per_block)
 
@@ -330,10 +340,16 @@ def _tile_cycles(g: Grid, chip: ChipSpec, share: float) -> tuple[float, float, f
     pieces = cost.bursts(g.rows(_narrow(loaded, once.shape)), g.rows(once))
     cap = cost.dma_cap(once.nbytes, pieces, mte2.ub_rate, mte2.burst, mte2.min_burst)
     load = mte2.head + once.nbytes / min(cap, share)
+    if not passes(g.job, chip):
+        return load, 0.0, store
     costs = chip.core.vector.costs["transpose" if g.job.swap >= 0 else "dup"]
     per = (costs.b16 if itemsize <= 2 else costs.b32) or 0.0
-    through = g.job.swap >= 0 or g.job.spread
-    return load, per * stored.nbytes / 256 if through else 0.0, store
+    vector: float | None = None
+    if g.job.swap < 0:
+        narrow = _narrow(loaded, once.shape)
+        spread = g.job.spread
+        vector = spread_cycles(stored, narrow, chip) if spread else scalar_cycles(stored.size)
+    return load, per * stored.nbytes / 256 if vector is None else vector, store
 
 
 def _ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
@@ -388,8 +404,8 @@ class _Mover:
     def __init__(self, k: Kernel, jobs: Sequence[Job], slot: int) -> None:
         self._k = k
         self._fills: dict[int, Region] = {}
-        through = any(j.swap >= 0 or j.spread for j in jobs)
-        direct = any(j.src is not None and j.swap < 0 and not j.spread for j in jobs)
+        through = any(passes(j, k.chip) for j in jobs)
+        direct = any(j.src is not None and not passes(j, k.chip) for j in jobs)
         self._slot = slot
         self._direct: Queue | None = None
         self._in: Queue | None = None
@@ -419,7 +435,7 @@ class _Mover:
         if src is None:
             _, stored = _ub_tiles(g, 0, self._fills[g.job.fill].offset)
             yield self._k.store(dst, stored)
-        elif self._direct is not None and g.job.swap < 0 and not g.job.spread:
+        elif self._direct is not None and not passes(g.job, self._k.chip):
             slot = yield from self._direct.alloc()
             loaded, stored = _ub_tiles(g, slot.offset, slot.offset)
             yield self._load(g, loaded, src)
@@ -442,13 +458,23 @@ class _Mover:
             whole = _narrow(stored, g.job.tile_shapes(g.chunk)[1])
             yield self._k.vec("transpose", whole, loaded)
         else:
-            narrow = g.once(src).shape
-            yield self._k.vec("copy", stored, _narrow(loaded, narrow))
+            yield self._spread(g, stored, _narrow(loaded, g.once(src).shape))
         yield self._in.free()
         yield self._out.enque()
         yield self._out.deque()
         yield self._k.store(dst, stored)
         yield self._out.free()
+
+    def _spread(self, g: Grid, stored: Region, loaded: Region) -> Instr:
+        """The rows of a tile, repeated along broadcast axes or put together."""
+        k = self._k
+        if g.job.spread:
+            cycles = spread_cycles(stored, loaded, k.chip)
+        else:
+            cycles = scalar_cycles(stored.size)
+        if cycles is None:
+            return k.vec("copy", stored, loaded)
+        return k.vec_taking("copy", cycles, stored, loaded)
 
     def _load(self, g: Grid, loaded: Region, src: Region) -> Instr:
         short = any(m < n for m, n in zip(src.shape, loaded.shape, strict=True))

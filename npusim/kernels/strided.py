@@ -40,13 +40,18 @@ _BITS = {n: np.dtype(f"uint{8 * n}") for n in (1, 2, 4, 8)}
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """dst = src (None: the bit pattern `fill`). `swap`: the axis along which src is contiguous."""
+    """dst = src (None: the bit pattern `fill`).
+
+    `swap`: the axis along which src is contiguous; `pick`: rows shorter than a block are put
+    together in UB where the DMA cannot.
+    """
 
     dst: Region
     src: Region | None
     fill: int = 0
     swap: int = -1
     spread: bool = False
+    pick: bool = False
 
     @property
     def unit(self) -> int:
@@ -273,7 +278,15 @@ def passes(j: Job, chip: ChipSpec) -> bool:
     """Whether a job's tiles are worked on in UB between load and store."""
     if j.src is None:
         return False
-    return j.swap >= 0 or j.spread or by_scalar(j.dst, j.src, chip)
+    return j.swap >= 0 or j.spread or (j.pick and by_scalar(j.dst, j.src, chip))
+
+
+def buffers_of(args: KernelArgs) -> int:
+    """Slots through which plain copies pass: CANN's Slice and TensorMove take turns in one.
+
+    Their MTE2 and MTE3 ratios add up to one in profiles; Concat and Split move both ways at once.
+    """
+    return int(args.get("buffers", 1 if args.op_type == "Slice" else 2))
 
 
 def slots_of(jobs: Sequence[Job], chip: ChipSpec) -> int:
@@ -322,7 +335,7 @@ def estimate(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> float:
     latency = chip.l2.read_latency + chip.hbm.latency  # two slots hide it where tiles are large
     for g in lay.grids:
         load, vector, store = _tile_cycles(g, chip, share)
-        turn = (load + latency + max(vector, store)) / 2 if load else 0.0
+        turn = (load + latency + max(vector, store)) / 2 if vector else 0.0
         steady += -(-prod(g.counts) // lay.blocks) * max(load, vector, store, turn)
         fill = max(fill, load + vector + store - max(load, vector, store))
     return steady + fill + lay.blocks * chip.cycles(chip.scheduler.per_block)
@@ -411,7 +424,7 @@ class _Mover:
         self._in: Queue | None = None
         self._out: Queue | None = None
         if direct:
-            self._direct = k.queue("UB", slot, 2, Pipe.MTE2, Pipe.MTE3)
+            self._direct = k.queue("UB", slot, buffers_of(k.args), Pipe.MTE2, Pipe.MTE3)
         if through:
             self._in = k.queue("UB", slot, 2, Pipe.MTE2, Pipe.V)
             self._out = k.queue("UB", slot, 2, Pipe.V, Pipe.MTE3)

@@ -160,13 +160,13 @@ def assign(op: RecordedOp) -> Launch:
 
 @replays("TensorMove", "Identity")
 def tensor_move(op: RecordedOp) -> Launch:
-    """A copy."""
-    return _copy(op, op.inputs[0])
+    """A copy, through one buffer."""
+    return _copy(op, op.inputs[0], buffers=1)
 
 
-def _copy(op: RecordedOp, source: RecordedTensor) -> Launch:
+def _copy(op: RecordedOp, source: RecordedTensor, buffers: int = 2) -> Launch:
     spec = flat(source, (source.size,), source.shape)
-    return Launch("Move", KernelArgs("Identity", (spec,), (spec,)))
+    return Launch("Move", KernelArgs("Identity", (spec,), (spec,), (("buffers", buffers),)))
 
 
 @replays("MemSet", "ZerosLike", "OnesLike")

@@ -126,7 +126,9 @@ def slice_(op: RecordedOp) -> Launch:
     x, y = op.inputs[0], op.outputs[0]
     shape = _padded_rank(y.shape, x.shape)
     starts = (0,) * len(shape)
-    return _move("Slice", (_stored(x),), (_stored(y, shape),), starts=starts, ends=shape)
+    buffers = 2 if op.op_type.startswith("Strided") else 1
+    out = (_stored(y, shape),)
+    return _move("Slice", (_stored(x),), out, starts=starts, ends=shape, buffers=buffers)
 
 
 @replays("StridedSliceGrad", "StridedSliceGradD", "PadD", "Pad")

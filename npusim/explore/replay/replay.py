@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, prod
 
 from npusim.chip.spec import ChipSpec
 from npusim.errors import KernelError, NpusimError, UnsupportedError
@@ -237,8 +237,14 @@ def _kind(spec: OperandSpec, tensors: Sequence[RecordedTensor]) -> _Kind:
     """What a tensor is known by: as the profile names it (launches may see it flat)."""
     for t in tensors:
         if t.size * spec.dtype.size == spec.nbytes:
-            return t.format, spec.dtype, t.shape
-    return spec.layout.value, spec.dtype, spec.shape
+            return t.format, spec.dtype, _rows(t.format, t.shape)
+    return spec.layout.value, spec.dtype, _rows(spec.layout.value, spec.shape)
+
+
+def _rows(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape as rows: reshapes that keep them are no operators, so the profile lacks them."""
+    long = tuple(n for n in shape if n != 1)
+    return (prod(long[:-1]), long[-1]) if layout == "ND" and len(long) > 1 else long
 
 
 class _Memory:

@@ -24,7 +24,13 @@ import numpy as np
 from npusim.chip.spec import ChipSpec
 from npusim.kernels.grid import Share, deal
 from npusim.kernels.lang import ALIGN, Kernel, Queue
-from npusim.kernels.ub_pass import by_scalar, scalar_cycles, spread_cycles
+from npusim.kernels.ub_pass import (
+    buffers_of,
+    by_scalar,
+    row_commands,
+    scalar_cycles,
+    spread_cycles,
+)
 from npusim.program import cost
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks
@@ -281,14 +287,6 @@ def passes(j: Job, chip: ChipSpec) -> bool:
     return j.swap >= 0 or j.spread or (j.pick and by_scalar(j.dst, j.src, chip))
 
 
-def buffers_of(args: KernelArgs) -> int:
-    """Slots through which plain copies pass: CANN's Slice and TensorMove take turns in one.
-
-    Their MTE2 and MTE3 ratios add up to one in profiles; Concat and Split move both ways at once.
-    """
-    return int(args.get("buffers", 1 if args.op_type == "Slice" else 2))
-
-
 def slots_of(jobs: Sequence[Job], chip: ChipSpec) -> int:
     """UB slots that a list of jobs needs in all."""
     direct = any(j.src is not None and not passes(j, chip) for j in jobs)
@@ -491,8 +489,12 @@ class _Mover:
 
     def _load(self, g: Grid, loaded: Region, src: Region) -> Instr:
         short = any(m < n for m, n in zip(src.shape, loaded.shape, strict=True))
-        rows = g.rows(_narrow(loaded, src.shape))
-        return self._k.load(rows, g.rows(src), loaded if short else None)
+        rows, there = g.rows(_narrow(loaded, src.shape)), g.rows(src)
+        zero = loaded if short else None
+        pieces = None
+        if g.job.swap < 0:
+            pieces = row_commands(self._k.args, self._k.chip, cost.bursts(rows, there))
+        return self._k.load_pairs([(rows, there)], zero, pieces)
 
 
 def bits_of(value: Any, dtype: np.dtype) -> int:

@@ -1,4 +1,4 @@
-"""What happens in UB between a copy's load and its store, and what it costs.
+"""How CANN's copies differ: commands, buffers, and what happens between a load and its store.
 
 Cores with nothing but masked vector instructions and a scalar unit (all of the first generation)
 handle lines that are not whole repeats one by one:
@@ -16,12 +16,33 @@ from __future__ import annotations
 from math import ceil
 
 from npusim.chip.spec import ChipSpec
+from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region, contiguous_run
 
 BLOCK_BYTES = 32
+ROW_COMMAND = 7.2  #: cycles of the scalar unit per command of a row (measured: rows of 128 B)
 MASK = 2  #: cycles to set the mask of an instruction
 SCALAR_READ = 45  #: cycles until a value read from UB reaches an instruction that spreads it
 SCALAR_COPY = 13.4  #: cycles of a load, a store and two addresses of the scalar unit
+
+
+def buffers_of(args: KernelArgs) -> int:
+    """Slots through which plain copies pass: CANN's Slice and TensorMove take turns in one.
+
+    Their MTE2 and MTE3 ratios add up to one in profiles; Concat and Split move both ways at once.
+    """
+    return int(args.get("buffers", 1 if args.op_type == "Slice" else 2))
+
+
+def row_commands(args: KernelArgs, chip: ChipSpec, rows: int) -> int | None:
+    """The bursts that take as long as a Transpose's commands, one per row; None elsewhere.
+
+    It is so on the first generation, where the last axis stays; a fused Transpose ("bursts")
+    moves its rows as bursts of one command.
+    """
+    if args.op_type != "Transpose" or chip.cores.split or args.get("bursts"):
+        return None
+    return round(rows * ROW_COMMAND / chip.core.mte2.burst)
 
 
 def by_scalar(dst: Region, src: Region, chip: ChipSpec) -> bool:

@@ -61,9 +61,10 @@ def _fractal_z(plain: RecordedTensor, blocked: RecordedTensor, into: bool) -> La
     return _permuted(_stored(blocked, moved), (2, 0, 3, 1))
 
 
-def _permuted(x: OperandSpec, order: tuple[int, ...]) -> Launch:
+def _permuted(x: OperandSpec, order: tuple[int, ...], bursts: int = 1) -> Launch:
     out = OperandSpec(tuple(x.shape[a] for a in order), x.dtype)
-    return Launch("Transpose", KernelArgs("Transpose", (x,), (out,), (("perm", order),)))
+    attrs = (("bursts", bursts), ("perm", order))
+    return Launch("Transpose", KernelArgs("Transpose", (x,), (out,), attrs))
 
 
 @replays("Transpose", "TransposeD")
@@ -76,7 +77,7 @@ def transpose(op: RecordedOp) -> Launch:
     if not moving:
         raise ValueError(f"no permutation of {x.shape} gives {y.shape}")
     best = min(moving, key=lambda p: sum(a != i for i, a in enumerate(p)))
-    return _permuted(_stored(x), best)
+    return _permuted(_stored(x), best, bursts=0)
 
 
 @replays("ConfusionTransposeD", "ConfusionTranspose")

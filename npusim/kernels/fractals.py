@@ -25,6 +25,7 @@ from math import ceil, prod
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.kernels.lang import ALIGN, Kernel
+from npusim.kernels.ub_pass import VNC
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks
 from npusim.program.region import GM, Region
@@ -36,7 +37,6 @@ RESERVED = 1024  #: bytes of UB kept back
 DIRECT = 256  #: columns from which NZ → ND moves blocks directly
 MAX_ROWS = 63  #: rows of a direct NZ → ND tile, of two bytes
 RAGGED = 896  #: the same for rows that are not whole blocks
-VNC = 1.15  #: cycles of a vnchwconv repeat (16 blocks), as of a unary one (fit: 4.6 with the copy)
 VOR = 2.1  #: cycles of a repeat of eight blocks that change places (vor with zeros)
 
 
@@ -166,6 +166,20 @@ def tiling_of(args: KernelArgs, chip: ChipSpec) -> Tiling:
     axis = _busiest(turns, cores)
     per = -(-turns[axis] // cores)
     return {"axis": axis, "turns": per, "blocks": -(-turns[axis] // per), "cores": cores}
+
+
+def estimate_of(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
+    """Cycles of the busiest block."""
+    cut = cut_of(args, chip.core.ub.size, tiling["cores"])
+    turns = list(cut.turns)
+    turns[tiling["axis"]] = tiling["turns"]
+    whole = (cut.batch, cut.width, cut.rows)
+    elements = prod(min(u, n) for u, n in zip(cut.unit, whole, strict=True))
+    share = chip.l2_rate / tiling["blocks"]
+    load = elements * cut.size / min(chip.core.mte2.ub_rate, share)
+    store = elements * cut.size / min(chip.core.mte3.rate, share)
+    waits = chip.core.mte2.head + chip.l2.read_latency + chip.l2.write_latency
+    return prod(turns) * (cut.vector(chip, elements) + max(load, store)) + load + store + waits
 
 
 def _range(cut: Cut, tiling: Tiling, block: int) -> tuple[int, int]:

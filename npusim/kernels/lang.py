@@ -240,11 +240,12 @@ class Kernel:
             )
         return self.store_pairs([(dst, src)])
 
-    def store_pairs(self, pairs: list[tuple[Region, Region]]) -> Instr:
-        """MTE3: several UB pieces into one operand, as one command."""
+    def store_pairs(self, pairs: list[tuple[Region, Region]], pieces: int | None = None) -> Instr:
+        """MTE3: several UB pieces into one operand, as one command (`pieces`: as in a load)."""
         mte3 = self.chip.core.mte3
         nbytes = sum(d.nbytes for d, _ in pairs)
-        pieces = sum(cost.bursts(d, s) for d, s in pairs)
+        if pieces is None:
+            pieces = sum(cost.bursts(d, s) for d, s in pairs)
         cap = cost.dma_cap(nbytes, pieces, mte3.rate, mte3.burst, mte3.min_burst)
         self._check_align(pairs[0][1])
         effect = effects.Copy(tuple(pairs)) if self.functional else None

@@ -23,16 +23,13 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.kernels.grid import Share, deal
-from npusim.kernels.lang import ALIGN, Kernel, Queue
+from npusim.kernels.lang import ALIGN
 from npusim.kernels.ub_pass import (
-    buffers_of,
     by_scalar,
-    row_commands,
     scalar_cycles,
     spread_cycles,
 )
 from npusim.program import cost
-from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks
 from npusim.program.region import Region
 
@@ -342,13 +339,13 @@ def estimate(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> float:
 def _tile_cycles(g: Grid, chip: ChipSpec, share: float) -> tuple[float, float, float]:
     mte2, mte3, itemsize = chip.core.mte2, chip.core.mte3, g.job.dst.dtype.itemsize
     dst, src = g.tile(0)
-    loaded, stored = _ub_tiles(g, 0, 0)
+    loaded, stored = ub_tiles(g, 0, 0)
     cap = cost.dma_cap(dst.nbytes, cost.bursts(dst, stored), mte3.rate, mte3.burst, mte3.min_burst)
     store = mte3.head + dst.nbytes / min(cap, share)
     if src is None:
         return 0.0, 0.0, store
     once = g.once(src)
-    pieces = cost.bursts(g.rows(_narrow(loaded, once.shape)), g.rows(once))
+    pieces = cost.bursts(g.rows(narrow(loaded, once.shape)), g.rows(once))
     cap = cost.dma_cap(once.nbytes, pieces, mte2.ub_rate, mte2.burst, mte2.min_burst)
     load = mte2.head + once.nbytes / min(cap, share)
     if not passes(g.job, chip):
@@ -357,13 +354,12 @@ def _tile_cycles(g: Grid, chip: ChipSpec, share: float) -> tuple[float, float, f
     per = (costs.b16 if itemsize <= 2 else costs.b32) or 0.0
     vector: float | None = None
     if g.job.swap < 0:
-        narrow = _narrow(loaded, once.shape)
-        spread = g.job.spread
-        vector = spread_cycles(stored, narrow, chip) if spread else scalar_cycles(stored.size)
+        rows, spread = narrow(loaded, once.shape), g.job.spread
+        vector = spread_cycles(stored, rows, chip) if spread else scalar_cycles(stored.size)
     return load, per * stored.nbytes / 256 if vector is None else vector, store
 
 
-def _ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
+def ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
     """The loaded and the stored tile in UB, axes in dst's order; the stored one not padded."""
     loaded, stored = g.job.tile_shapes(g.chunk)
     dtype = g.job.dst.dtype
@@ -373,10 +369,11 @@ def _ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
         axes = list(range(len(loaded) - 1))
         axes.insert(g.job.swap, len(loaded) - 1)
         src = src.permute(*axes)
-    return src, _narrow(dst, g.chunk)
+    return src, narrow(dst, g.chunk)
 
 
-def _narrow(r: Region, shape: Sequence[int]) -> Region:
+def narrow(r: Region, shape: Sequence[int]) -> Region:
+    """A region cut down to a shape."""
     return Region(r.space, r.operand, r.offset, tuple(shape), r.strides, r.dtype)
 
 
@@ -394,107 +391,6 @@ def plan(jobs: Sequence[Job], args: KernelArgs, chip: ChipSpec, tiling: Tiling) 
     traffic = {o: Traffic(min(n, args.operands[o].nbytes), n) for o, n in total.items()}
     keys = [tuple(s.count for s in lay.shares(b)) for b in range(lay.blocks)]
     return Plan(tiling, lay.blocks, traffic, group_blocks(keys))
-
-
-def body(k: Kernel, jobs: Sequence[Job], tiling: Tiling, block: int) -> Iterator[Instr]:
-    """The program of one block: its tiles of every grid."""
-    lay = layout_of(jobs, k.chip, tiling)
-    mover = _Mover(k, jobs, lay.slot)
-    for g, share in zip(lay.grids, lay.shares(block), strict=True):
-        if not share.count:
-            continue
-        if g.job.src is None:
-            yield from mover.constant(g)
-        for i in k.loop(share.count):
-            yield from mover.tile(g, share.start + i)
-
-
-class _Mover:
-    """The queues of a launch, and how a tile of each kind passes through them."""
-
-    def __init__(self, k: Kernel, jobs: Sequence[Job], slot: int) -> None:
-        self._k = k
-        self._fills: dict[int, Region] = {}
-        through = any(passes(j, k.chip) for j in jobs)
-        direct = any(j.src is not None and not passes(j, k.chip) for j in jobs)
-        self._slot = slot
-        self._direct: Queue | None = None
-        self._in: Queue | None = None
-        self._out: Queue | None = None
-        if direct:
-            self._direct = k.queue("UB", slot, buffers_of(k.args), Pipe.MTE2, Pipe.MTE3)
-        if through:
-            self._in = k.queue("UB", slot, 2, Pipe.MTE2, Pipe.V)
-            self._out = k.queue("UB", slot, 2, Pipe.V, Pipe.MTE3)
-
-    def constant(self, g: Grid) -> Iterator[Instr]:
-        """A slot full of the grid's constant, made once."""
-        if g.job.fill in self._fills:
-            return
-        queue = self._k.queue("UB", self._slot, 1, Pipe.V, Pipe.MTE3)
-        slot = yield from queue.alloc()
-        dtype = g.job.dst.dtype
-        tile = slot.region((self._slot // dtype.itemsize,), dtype)
-        yield self._k.vec("dup", tile, scalar=g.job.fill)
-        yield queue.enque()
-        yield queue.deque()
-        self._fills[g.job.fill] = tile
-
-    def tile(self, g: Grid, index: int) -> Iterator[Instr]:
-        """One tile of a grid."""
-        dst, src = g.tile(index)
-        if src is None:
-            _, stored = _ub_tiles(g, 0, self._fills[g.job.fill].offset)
-            yield self._k.store(dst, stored)
-        elif self._direct is not None and not passes(g.job, self._k.chip):
-            slot = yield from self._direct.alloc()
-            loaded, stored = _ub_tiles(g, slot.offset, slot.offset)
-            yield self._load(g, loaded, src)
-            yield self._direct.enque()
-            yield self._direct.deque()
-            yield self._k.store(dst, stored)
-            yield self._direct.free()
-        else:
-            yield from self._through(g, dst, src)
-
-    def _through(self, g: Grid, dst: Region, src: Region) -> Iterator[Instr]:
-        assert self._in is not None and self._out is not None
-        before = yield from self._in.alloc()
-        yield self._load(g, _ub_tiles(g, before.offset, 0)[0], g.once(src))
-        yield self._in.enque()
-        yield self._in.deque()
-        after = yield from self._out.alloc()
-        loaded, stored = _ub_tiles(g, before.offset, after.offset)
-        if g.job.swap >= 0:
-            whole = _narrow(stored, g.job.tile_shapes(g.chunk)[1])
-            yield self._k.vec("transpose", whole, loaded)
-        else:
-            yield self._spread(g, stored, _narrow(loaded, g.once(src).shape))
-        yield self._in.free()
-        yield self._out.enque()
-        yield self._out.deque()
-        yield self._k.store(dst, stored)
-        yield self._out.free()
-
-    def _spread(self, g: Grid, stored: Region, loaded: Region) -> Instr:
-        """The rows of a tile, repeated along broadcast axes or put together."""
-        k = self._k
-        if g.job.spread:
-            cycles = spread_cycles(stored, loaded, k.chip)
-        else:
-            cycles = scalar_cycles(stored.size)
-        if cycles is None:
-            return k.vec("copy", stored, loaded)
-        return k.vec_taking("copy", cycles, stored, loaded)
-
-    def _load(self, g: Grid, loaded: Region, src: Region) -> Instr:
-        short = any(m < n for m, n in zip(src.shape, loaded.shape, strict=True))
-        rows, there = g.rows(_narrow(loaded, src.shape)), g.rows(src)
-        zero = loaded if short else None
-        pieces = None
-        if g.job.swap < 0:
-            pieces = row_commands(self._k.args, self._k.chip, cost.bursts(rows, there))
-        return self._k.load_pairs([(rows, there)], zero, pieces)
 
 
 def bits_of(value: Any, dtype: np.dtype) -> int:

@@ -11,11 +11,10 @@ from npusim.kernels import fractals
 from npusim.kernels.lang import Kernel
 from npusim.kernels.strided import Job, job
 from npusim.kernels.strided_kernel import StridedKernel
+from npusim.kernels.ub_pass import busy_blocks
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 from npusim.program.region import GM, Region
-
-TILE = 64 * 1024  #: bytes of a tile that an estimate assumes where the program has its own
 
 
 def _region(args: KernelArgs, index: int) -> Region:
@@ -109,12 +108,15 @@ class TransData(StridedKernel):
         """Tile sizes; one where the TIK program does it."""
         if fractals.takes(args, chip):
             return iter([fractals.tiling_of(args, chip)])
-        return super().tilings(args, chip)
+        busy = busy_blocks(args, chip.vector_cores())
+        return iter([t | {"blocks": busy} for t in super().tilings(args, chip)])
 
     @classmethod
     def estimate(cls, args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Cycles of the busiest block."""
-        return super().estimate(args, chip, {"tile": TILE, "blocks": tiling["blocks"]} | tiling)
+        if "axis" in tiling:
+            return fractals.estimate_of(args, chip, tiling)
+        return super().estimate(args, chip, tiling)
 
     @classmethod
     def plan(cls, args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

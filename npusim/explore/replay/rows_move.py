@@ -30,6 +30,8 @@ def _move(
 def trans_data(op: RecordedOp) -> Launch:
     """Between a plain and a blocked format; the plain side has the logical shape."""
     x, y = op.inputs[0], op.outputs[0]
+    if x.format == y.format:  # tables that name the formats of inputs only
+        x, y = (_filter_side(a, b) for a, b in ((x, y), (y, x)))
     if (x.format == "ND") == (y.format == "ND"):
         raise ValueError(f"{x.format} to {y.format}")
     plain, blocked = (x, y) if x.format == "ND" else (y, x)
@@ -47,6 +49,13 @@ def trans_data(op: RecordedOp) -> Launch:
     return Launch("TransData", KernelArgs("TransData", pair[:1], pair[1:]))
 
 
+def _filter_side(t: RecordedTensor, other: RecordedTensor) -> RecordedTensor:
+    """A tensor with the format that its shape betrays: blocks of 16 filters are FRACTAL_Z."""
+    co, blocked = other.shape[0], len(t.shape) == 4 == len(other.shape) and t.shape[2] == 16
+    fits = blocked and t.shape[1] * 16 == co and t.shape[3] in (8, 16)
+    return RecordedTensor("FRACTAL_Z" if fits else "ND", t.dtype, t.shape)
+
+
 def _fractal_z(plain: RecordedTensor, blocked: RecordedTensor, into: bool) -> Launch:
     """(Co, C, kh, kw) against (C1·kh·kw, Co1, 16, 16), for whole blocks of channels."""
     co1, c0 = blocked.shape[1], blocked.shape[3]
@@ -56,14 +65,14 @@ def _fractal_z(plain: RecordedTensor, blocked: RecordedTensor, into: bool) -> La
     split = (co, c // c0, c0, prod(window))
     order = (1, 3, 0, 2)
     if into:
-        return _permuted(_stored(plain, split), order)
+        return _permuted(_stored(plain, split), order, filter=1)
     moved = tuple(split[a] for a in order)
-    return _permuted(_stored(blocked, moved), (2, 0, 3, 1))
+    return _permuted(_stored(blocked, moved), (2, 0, 3, 1), filter=1)
 
 
-def _permuted(x: OperandSpec, order: tuple[int, ...], bursts: int = 1) -> Launch:
+def _permuted(x: OperandSpec, order: tuple[int, ...], **how: int) -> Launch:
     out = OperandSpec(tuple(x.shape[a] for a in order), x.dtype)
-    attrs = (("bursts", bursts), ("perm", order))
+    attrs = tuple(sorted({"bursts": 1, **how, "perm": order}.items()))
     return Launch("Transpose", KernelArgs("Transpose", (x,), (out,), attrs))
 
 

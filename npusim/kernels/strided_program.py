@@ -90,7 +90,7 @@ class _Mover:
         loaded, stored = ub_tiles(g, before.offset, after.offset)
         if g.job.swap >= 0:
             whole = narrow(stored, g.job.tile_shapes(g.chunk)[1])
-            cycles = swap_cycles(self._k.args, self._k.chip, whole.nbytes)
+            cycles = swap_cycles(self._k.args, self._k.chip, whole.nbytes, dst.size)
             if cycles is None:
                 yield self._k.vec("transpose", whole, loaded)
             else:

@@ -77,10 +77,14 @@ def by_scalar(dst: Region, src: Region, chip: ChipSpec) -> bool:
     return run < src.size and run * src.dtype.itemsize < BLOCK_BYTES and _dense(dst)
 
 
-def swap_cycles(args: KernelArgs, chip: ChipSpec, nbytes: int) -> int | None:
-    """Cycles to transpose a tile of TransData; None where the instruction's own cost says it."""
+def swap_cycles(args: KernelArgs, chip: ChipSpec, nbytes: int, elements: int) -> int | None:
+    """Cycles to transpose a tile of TransData; None where the instruction's own cost says it.
+
+    Args:
+        nbytes: of the tile with its padding; elements: without.
+    """
     if args.get("filter") and chip.cores.split:
-        return ceil(nbytes / args.operands[0].dtype.size * FILTER)
+        return ceil(elements * FILTER)
     if args.op_type != "TransData" or chip.cores.split:
         return None
     return ceil(nbytes / (16 * BLOCK_BYTES) * VNC) + chip.core.vector.head

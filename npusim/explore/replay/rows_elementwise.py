@@ -169,9 +169,13 @@ def _copy(op: RecordedOp, source: RecordedTensor, buffers: int = 2) -> Launch:
     return Launch("Move", KernelArgs("Identity", (spec,), (spec,), (("buffers", buffers),)))
 
 
-@replays("MemSet", "ZerosLike", "OnesLike")
+@replays("MemSet", "ZerosLike", "OnesLike", "Fill")
 def clean(op: RecordedOp) -> Launch:
     """A constant over every recorded tensor."""
+    kinds = {DType(t.dtype) for t in op.outputs}
+    if len(kinds) == 1 == len(op.outputs) and all(kind.size == 1 for kind in kinds):
+        spec = OperandSpec((op.outputs[0].size,), kinds.pop())
+        return Launch("FillBytes", KernelArgs("MemSet", (), (spec,)))
     total = sum(max(1, t.size) * DType(t.dtype).size for t in op.outputs or op.inputs)
     return Launch("Move", KernelArgs("MemSet", (), (_words(total),)))
 

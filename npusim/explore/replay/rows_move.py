@@ -141,6 +141,23 @@ def slice_(op: RecordedOp) -> Launch:
     return _move("Slice", (_stored(x),), out, starts=starts, ends=shape, buffers=buffers)
 
 
+@replays("AsStrided")
+def as_strided(op: RecordedOp) -> Launch:
+    """Rows of the output's last axis, as far apart as the input is larger (strides are not known).
+
+    Raises:
+        ValueError: the output is larger than the input, so that it repeats elements.
+    """
+    x, y = op.inputs[0], op.outputs[0]
+    apart = x.size // y.size
+    if not apart or not y.shape:
+        raise ValueError(f"{x.shape} as {y.shape}")
+    rows = (y.size // y.shape[-1], y.shape[-1])
+    source = OperandSpec((rows[0], apart, rows[1]), _stored(y).dtype)
+    ends = (rows[0], 1, rows[1])
+    return _move("Slice", (source,), (_stored(y, ends),), starts=(0, 0, 0), ends=ends)
+
+
 @replays("StridedSliceGrad", "StridedSliceGradD", "PadD", "Pad")
 def pad(op: RecordedOp) -> Launch:
     """The box put back among zeros."""

@@ -14,7 +14,8 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
-from npusim.kernels.lang import ALIGN, Kernel, TileKernel
+from npusim.kernels.lang import ALIGN, Kernel, Queue, TileKernel
+from npusim.kernels.stage import Loading
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
@@ -80,15 +81,25 @@ class FillBytes(TileKernel):
         queue = k.queue("UB", tile, 1, Pipe.V, Pipe.MTE3)
         out = Region.dense(GM, 0, 0, (_size(args),), args.operands[0].dtype.np)
         b0, b1 = _share(args, tiling, block)
-        room: Region | None = None
-        for i in k.loop(-(-(b1 - b0) // tile)):
+        tiles = -(-(b1 - b0) // tile)
+        if k.chip.cores.split:
+            room = yield from _cast(k, queue, wide, out.dtype)
+            for i in k.loop(tiles):
+                first, last = b0 + i * tile, min(b1, b0 + (i + 1) * tile)
+                yield k.store(out[first:last], room[: last - first])
+            return
+        for i in k.loop(tiles):
             first, last = b0 + i * tile, min(b1, b0 + (i + 1) * tile)
-            if room is None or not k.chip.cores.split:
-                place = yield from queue.alloc()
-                room = place.region((tile,), out.dtype)
-                yield k.vec("conv", room, wide)
-                yield queue.enque()
-                yield queue.deque()
+            room = yield from _cast(k, queue, wide, out.dtype)
             yield k.store(out[first:last], room[: last - first])
-            if not k.chip.cores.split:
-                yield queue.free()
+            yield queue.free()
+
+
+def _cast(k: Kernel, queue: Queue, wide: Region, dtype: np.dtype) -> Loading:
+    """The next slot, filled from fp16 and handed to MTE3."""
+    place = yield from queue.alloc()
+    room = place.region(wide.shape, dtype)
+    yield k.vec("conv", room, wide)
+    yield queue.enque()
+    yield queue.deque()
+    return room

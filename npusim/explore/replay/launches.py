@@ -20,11 +20,13 @@ class Launch:
     """A kernel by name, with what it computes.
 
     `in_place`: (output, input) pairs of operand indices that share memory.
+    `fresh`: inputs that the launch just before makes, whatever a table lists in between.
     """
 
     kernel: str
     args: KernelArgs
     in_place: tuple[tuple[int, int], ...] = ()
+    fresh: tuple[int, ...] = ()
 
 
 Builder = Callable[[RecordedOp], Launch]

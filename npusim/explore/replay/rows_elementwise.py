@@ -6,6 +6,7 @@ runs over flat arrays.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -154,8 +155,8 @@ def extremum_grad(op: RecordedOp) -> Launch:
 
 @replays("Assign")
 def assign(op: RecordedOp) -> Launch:
-    """The second operand copied over the first."""
-    return _copy(op, op.inputs[1])
+    """The second operand, which has just been computed, copied over the first."""
+    return replace(_copy(op, op.inputs[1]), fresh=(0,))
 
 
 @replays("TensorMove", "Identity")

@@ -228,8 +228,8 @@ class _Run:
         shape = (cut.batch, cut.width // C0, cut.depth, C0)
         self.nz = Region.dense(GM, nz, 0, shape, self.dtype)
         most = [min(n, u) for n, u in zip((cut.batch, cut.width, cut.rows), cut.unit, strict=True)]
-        tall = max(most[2], cut.depth - cut.rows)
-        room = most[0] * most[1] * tall * cut.size
+        room = prod(most) * cut.size
+        self.room = room
         self.ins = k.queue("UB", room, 1, Pipe.MTE2, Pipe.V)
         self.outs = k.queue("UB", room, 1, Pipe.V, Pipe.MTE3)
 
@@ -279,11 +279,18 @@ class _Run:
             cycles = 0
 
     def _padding(self, nz: Region) -> Iterator[Instr]:
-        """Zeros below the last rows."""
-        place = yield from self.outs.alloc()
-        zeros = place.region(nz.shape, self.dtype)
-        yield self.k.vec("dup", zeros, scalar=self.dtype.type(0))
-        yield self.outs.enque()
-        yield self.outs.deque()
-        yield self.k.store(nz, zeros)
-        yield self.outs.free()
+        """Zeros below the last rows, as many at a time as a half of UB takes."""
+        matrices, blocks, rows, _ = nz.shape
+        fit = max(1, self.room // (blocks * C0 * self.cut.size))  # rows of one matrix
+        deep = min(rows, fit)
+        many = max(1, fit // deep)
+        for b in range(0, matrices, many):
+            for r in range(0, rows, deep):
+                there = nz[b : b + many, :, r : r + deep]
+                place = yield from self.outs.alloc()
+                zeros = place.region(there.shape, self.dtype)
+                yield self.k.vec("dup", zeros, scalar=self.dtype.type(0))
+                yield self.outs.enque()
+                yield self.outs.deque()
+                yield self.k.store(there, zeros)
+                yield self.outs.free()

@@ -284,6 +284,7 @@ class _Memory:
             ranges[i] = (address, spec.nbytes)
         for i in launch.fresh:
             address, nbytes = ranges[i]
-            self._l2.touch(address, address + nbytes, write=False)
+            if nbytes <= self._l2.size:  # of a larger one the first bytes have left
+                self._l2.touch(address, address + nbytes, write=False)
         found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
         return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))

@@ -46,7 +46,8 @@ def trans_data(op: RecordedOp) -> Launch:
     if other.storage_shape != blocked.shape and prod(other.storage_shape) != blocked.size:
         raise ValueError(f"{shape} in {blocked.format} is not {blocked.shape}")
     pair = (nd, other) if plain is x else (other, nd)
-    return Launch("TransData", KernelArgs("TransData", pair[:1], pair[1:]))
+    fresh = () if plain is x else (0,)  # blocked sources are results; plain ones may be parameters
+    return Launch("TransData", KernelArgs("TransData", pair[:1], pair[1:]), fresh=fresh)
 
 
 def _filter_side(t: RecordedTensor, other: RecordedTensor) -> RecordedTensor:

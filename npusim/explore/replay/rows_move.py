@@ -87,7 +87,8 @@ def transpose(op: RecordedOp) -> Launch:
     if not moving:
         raise ValueError(f"no permutation of {x.shape} gives {y.shape}")
     best = min(moving, key=lambda p: sum(a != i for i, a in enumerate(p)))
-    return _permuted(_stored(x), best, bursts=0)
+    dynamic = int(op.op_type == "Transpose" and len(op.inputs) > 1)  # the order is an input
+    return _permuted(_stored(x), best, bursts=0, tables=dynamic)
 
 
 @replays("ConfusionTransposeD", "ConfusionTranspose")

@@ -60,8 +60,8 @@ def _cut(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> tuple[Grid, ...]:
     return _grids(args, tiling["rows"], int(chip.core.ub.size * UB_SHARE))
 
 
-def _blocks(cut: tuple[Grid, ...], chip: ChipSpec) -> int:
-    return max(1, min(chip.vector_cores(), sum(prod(g.counts) for g in cut)))
+def _blocks(cut: tuple[Grid, ...], tiling: Tiling) -> int:
+    return max(1, min(tiling["blocks"], sum(prod(g.counts) for g in cut)))
 
 
 def _port(chip: ChipSpec, args: KernelArgs, nbytes: int, rows: int) -> float:
@@ -99,13 +99,13 @@ class Gather(TileKernel):
         total = max(1, _table(args).shape[0] * _indices(args).size)
         even = min(MAX_ROWS, -(-total // chip.vector_cores()))
         for rows in sorted({even, 8, 16, MAX_ROWS}):
-            yield {"rows": rows}
+            yield {"rows": rows, "blocks": chip.vector_cores()}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Cycles of the busiest block: the scalar unit's, or the DMA's."""
         cut = _cut(args, chip, tiling)
-        blocks = _blocks(cut, chip)
+        blocks = _blocks(cut, tiling)
         mte2, mte3 = chip.core.mte2, chip.core.mte3
         rate = min(mte3.rate, chip.l2_rate / blocks)
         busy = last = 0.0
@@ -122,7 +122,7 @@ class Gather(TileKernel):
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Tiles dealt to blocks."""
         cut = _cut(args, chip, tiling)
-        blocks = _blocks(cut, chip)
+        blocks = _blocks(cut, tiling)
         rows = sum(g.job.dst.nbytes for g in cut)
         size = args.operands[1].dtype.size
         fetched = sum(prod(g.counts) * g.chunk[1] * size for g in cut)
@@ -141,7 +141,7 @@ class Gather(TileKernel):
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """The block's tiles."""
         cut = _cut(args, k.chip, tiling)
-        shares = deal([prod(g.counts) for g in cut], _blocks(cut, k.chip), block)
+        shares = deal([prod(g.counts) for g in cut], _blocks(cut, tiling), block)
         rows = _Rows(k, args, cut)
         for g, share in zip(cut, shares, strict=True):
             if share.count:

@@ -109,7 +109,8 @@ class _Run:
         self.indices = Region.dense(GM, 1, 0, (self.rows,), args.operands[1].dtype.np)
         segments = args.operands[2].shape[0]
         self.out = Region.dense(GM, 2, 0, (segments, self.width), self.data.dtype)
-        self.flag, self.blocks = k.flag_id(), tiling["blocks"]
+        self.flag = k.flag_id()
+        self.others = min(tiling["blocks"], k.chip.vector_cores())
 
     def tile(self, r0: int, r1: int) -> Iterator[Instr]:
         """Rows [r0, r1): their indices, then row after row."""
@@ -149,9 +150,7 @@ class _Run:
         cap = cost.dma_cap(row.nbytes, 1, mte3.rate, mte3.burst, mte3.min_burst)
         effect = effects.ScatterAdd(self.out, row, pick) if self.k.functional else None
         issue = INDEX_INSTRUCTIONS * self.k.chip.core.scalar.issue
-        waiting = (
-            self.blocks * SAME_ADDRESS / self.out.shape[0]
-        )  # of other blocks' adds, on average
+        waiting = self.others * SAME_ADDRESS / self.out.shape[0]  # for their adds, on average
         head = max(mte3.head, round(waiting))
         return isa.gm_transfer(
             Pipe.MTE3, "atomic_add", issue, head, row.nbytes, cap, 2, True, effect

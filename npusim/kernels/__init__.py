@@ -1,9 +1,11 @@
 """Kernels: importing this package registers them all."""
 
 from npusim.kernels import (
+    atomic_clean,
     batchnorm,
     bias_grad,
     bit_mask,
+    byte_fill,
     column_sums,
     conv,
     conv_bn,
@@ -22,6 +24,8 @@ from npusim.kernels import (
     matmul_vector,
     move,
     norm,
+    one_hot,
+    pad_v3,
     pool,
     pool_argmax,
     reduce,
@@ -35,9 +39,11 @@ from npusim.kernels import (
 )
 
 __all__ = [
+    "atomic_clean",
     "batchnorm",
     "bias_grad",
     "bit_mask",
+    "byte_fill",
     "column_sums",
     "conv",
     "conv_bn",
@@ -56,6 +62,8 @@ __all__ = [
     "matmul_vector",
     "move",
     "norm",
+    "one_hot",
+    "pad_v3",
     "pool",
     "pool_argmax",
     "reduce",

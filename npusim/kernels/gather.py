@@ -23,6 +23,8 @@ from npusim.program.region import GM, Region
 INDEX_INSTRUCTIONS = (
     24  #: scalar instructions per index (measured: 48.7 cycles, issuing one in 2 cycles)
 )
+HEAD_SHARE = 0.75  #: of mte2.head, for a row's own command behind another (measured: 78 cycles)
+CACHED = 100 * 1024  #: bytes of a table that is copied to UB once (gather_v2.py)
 MAX_ROWS = 64  #: rows of one gather command: the scalar unit runs ahead of the DMA by one
 UB_SHARE = 0.3  #: of UB, for one slot of rows
 
@@ -58,8 +60,20 @@ def _cut(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> tuple[Grid, ...]:
     return _grids(args, tiling["rows"], int(chip.core.ub.size * UB_SHARE))
 
 
-def _blocks(cut: tuple[Grid, ...], chip: ChipSpec) -> int:
-    return max(1, min(chip.vector_cores(), sum(prod(g.counts) for g in cut)))
+def _blocks(cut: tuple[Grid, ...], tiling: Tiling) -> int:
+    return max(1, min(tiling["blocks"], sum(prod(g.counts) for g in cut)))
+
+
+def _port(chip: ChipSpec, args: KernelArgs, nbytes: int, rows: int) -> float:
+    """Bytes per cycle of MTE2 for rows that are a command each.
+
+    Rows shorter than a 32 B block come from a copy of the table on chip, as do those of a small
+    table: they are mere bursts.
+    """
+    mte2 = chip.core.mte2
+    if nbytes < rows * ALIGN or args.operands[0].nbytes <= CACHED:
+        return cost.dma_cap(nbytes, rows, mte2.ub_rate, mte2.burst, mte2.min_burst)
+    return nbytes / (rows * HEAD_SHARE * mte2.head + nbytes / mte2.ub_rate)
 
 
 @kernel("Gather")
@@ -85,20 +99,21 @@ class Gather(TileKernel):
         total = max(1, _table(args).shape[0] * _indices(args).size)
         even = min(MAX_ROWS, -(-total // chip.vector_cores()))
         for rows in sorted({even, 8, 16, MAX_ROWS}):
-            yield {"rows": rows}
+            yield {"rows": rows, "blocks": chip.vector_cores()}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Cycles of the busiest block: the scalar unit's, or the DMA's."""
         cut = _cut(args, chip, tiling)
-        blocks = _blocks(cut, chip)
-        mte3 = chip.core.mte3
+        blocks = _blocks(cut, tiling)
+        mte2, mte3 = chip.core.mte2, chip.core.mte3
         rate = min(mte3.rate, chip.l2_rate / blocks)
         busy = last = 0.0
         for g in cut:
             nbytes, rows = g.tile(0)[0].nbytes, g.chunk[0] * g.chunk[1]
             issue = rows * INDEX_INSTRUCTIONS * chip.core.scalar.issue
-            move = chip.core.mte2.head + max(nbytes / rate, rows * mte3.burst)
+            fetch = nbytes / _port(chip, args, nbytes, rows)
+            move = 2 * mte2.head + max(nbytes / rate, rows * mte3.burst, fetch)  # indices, rows
             busy += -(-prod(g.counts) // blocks) * max(issue, move)
             last = max(last, 2 * move)
         return busy + last + blocks * chip.cycles(chip.scheduler.per_block)
@@ -107,7 +122,7 @@ class Gather(TileKernel):
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Tiles dealt to blocks."""
         cut = _cut(args, chip, tiling)
-        blocks = _blocks(cut, chip)
+        blocks = _blocks(cut, tiling)
         rows = sum(g.job.dst.nbytes for g in cut)
         size = args.operands[1].dtype.size
         fetched = sum(prod(g.counts) * g.chunk[1] * size for g in cut)
@@ -126,7 +141,7 @@ class Gather(TileKernel):
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """The block's tiles."""
         cut = _cut(args, k.chip, tiling)
-        shares = deal([prod(g.counts) for g in cut], _blocks(cut, k.chip), block)
+        shares = deal([prod(g.counts) for g in cut], _blocks(cut, tiling), block)
         rows = _Rows(k, args, cut)
         for g, share in zip(cut, shares, strict=True):
             if share.count:
@@ -190,10 +205,10 @@ class _Rows:
 
 
 def _gather_rows(k: Kernel, dst: Region, table: Region, indices: Region) -> Instr:
-    """MTE2: a burst per row, each issued by the scalar unit once it knows the address."""
+    """MTE2: a command per row, each issued by the scalar unit once it knows the address."""
     mte2 = k.chip.core.mte2
     rows = dst.shape[0] * dst.shape[1]
-    cap = cost.dma_cap(dst.nbytes, rows, mte2.ub_rate, mte2.burst, mte2.min_burst)
+    cap = _port(k.chip, k.args, dst.nbytes, rows)
     issue = rows * INDEX_INSTRUCTIONS * k.chip.core.scalar.issue
     effect = effects.GatherRows(dst, table, indices) if k.functional else None
     return isa.gm_transfer(

@@ -240,11 +240,12 @@ class Kernel:
             )
         return self.store_pairs([(dst, src)])
 
-    def store_pairs(self, pairs: list[tuple[Region, Region]]) -> Instr:
-        """MTE3: several UB pieces into one operand, as one command."""
+    def store_pairs(self, pairs: list[tuple[Region, Region]], pieces: int | None = None) -> Instr:
+        """MTE3: several UB pieces into one operand, as one command (`pieces`: as in a load)."""
         mte3 = self.chip.core.mte3
         nbytes = sum(d.nbytes for d, _ in pairs)
-        pieces = sum(cost.bursts(d, s) for d, s in pairs)
+        if pieces is None:
+            pieces = sum(cost.bursts(d, s) for d, s in pairs)
         cap = cost.dma_cap(nbytes, pieces, mte3.rate, mte3.burst, mte3.min_burst)
         self._check_align(pairs[0][1])
         effect = effects.Copy(tuple(pairs)) if self.functional else None
@@ -445,6 +446,11 @@ class Kernel:
         if per_repeat is not None:
             cycles = ceil(repeats * per_repeat) + self.chip.core.vector.head
         return self._vector(op, spec, cycles, count, dst, srcs, None)
+
+    def vec_taking(self, op: str, cycles: int, dst: Region, *srcs: Region) -> Instr:
+        """V: dst = op(srcs…) that keeps the pipe for `cycles`, where the kernel knows them."""
+        srcs = tuple(s.broadcast(dst.shape) for s in srcs)
+        return self._vector(op, vector_ops.get(op), cycles, 1, dst, srcs, None)
 
     def barrier(self) -> None:
         """pipe_barrier(V): the next vector instruction waits for all before it."""

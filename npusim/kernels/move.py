@@ -7,6 +7,7 @@ What ONNX passes as constant inputs, a launch carries as attributes: Slice `star
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -77,7 +78,7 @@ def _slice(args: KernelArgs) -> list[Job]:
         offset += first * x.strides[a]
         strides[a] = by * x.strides[a]
     src = Region(GM, 0, offset, tuple(shape), tuple(strides), x.dtype)
-    return job(_operand(args, len(args.inputs)), src)
+    return [replace(j, pick=True) for j in job(_operand(args, len(args.inputs)), src)]
 
 
 def _pad(args: KernelArgs) -> list[Job]:

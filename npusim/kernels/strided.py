@@ -23,9 +23,13 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.kernels.grid import Share, deal
-from npusim.kernels.lang import ALIGN, Kernel, Queue
+from npusim.kernels.lang import ALIGN
+from npusim.kernels.ub_pass import (
+    by_scalar,
+    scalar_cycles,
+    spread_cycles,
+)
 from npusim.program import cost
-from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks
 from npusim.program.region import Region
 
@@ -39,13 +43,18 @@ _BITS = {n: np.dtype(f"uint{8 * n}") for n in (1, 2, 4, 8)}
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """dst = src (None: the bit pattern `fill`). `swap`: the axis along which src is contiguous."""
+    """dst = src (None: the bit pattern `fill`).
+
+    `swap`: the axis along which src is contiguous; `pick`: rows shorter than a block are put
+    together in UB where the DMA cannot.
+    """
 
     dst: Region
     src: Region | None
     fill: int = 0
     swap: int = -1
     spread: bool = False
+    pick: bool = False
 
     @property
     def unit(self) -> int:
@@ -268,17 +277,24 @@ class TiledLaunch:
         return deal([prod(g.counts) for g in self.grids], self.blocks, block)
 
 
-def slots_of(jobs: Sequence[Job]) -> int:
+def passes(j: Job, chip: ChipSpec) -> bool:
+    """Whether a job's tiles are worked on in UB between load and store."""
+    if j.src is None:
+        return False
+    return j.swap >= 0 or j.spread or (j.pick and by_scalar(j.dst, j.src, chip))
+
+
+def slots_of(jobs: Sequence[Job], chip: ChipSpec) -> int:
     """UB slots that a list of jobs needs in all."""
-    direct = any(j.src is not None and j.swap < 0 and not j.spread for j in jobs)
-    through = any(j.swap >= 0 or j.spread for j in jobs)
+    direct = any(j.src is not None and not passes(j, chip) for j in jobs)
+    through = any(passes(j, chip) for j in jobs)
     fills = len({j.fill for j in jobs if j.src is None})
     return 2 * direct + 4 * through + fills
 
 
 def slot_limit(jobs: Sequence[Job], chip: ChipSpec) -> int:
     """Bytes of UB that one tile may take."""
-    return int(chip.core.ub.size * UB_SHARE) // max(1, slots_of(jobs)) // ALIGN * ALIGN
+    return int(chip.core.ub.size * UB_SHARE) // max(1, slots_of(jobs, chip)) // ALIGN * ALIGN
 
 
 def layout_of(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> TiledLaunch:
@@ -311,9 +327,11 @@ def estimate(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> float:
     lay = layout_of(jobs, chip, tiling)
     share = chip.l2_rate / lay.blocks
     steady = fill = 0.0
+    latency = chip.l2.read_latency + chip.hbm.latency  # two slots hide it where tiles are large
     for g in lay.grids:
         load, vector, store = _tile_cycles(g, chip, share)
-        steady += -(-prod(g.counts) // lay.blocks) * max(load, vector, store)
+        turn = (load + latency + max(vector, store)) / 2 if vector else 0.0
+        steady += -(-prod(g.counts) // lay.blocks) * max(load, vector, store, turn)
         fill = max(fill, load + vector + store - max(load, vector, store))
     return steady + fill + lay.blocks * chip.cycles(chip.scheduler.per_block)
 
@@ -321,22 +339,27 @@ def estimate(jobs: Sequence[Job], chip: ChipSpec, tiling: Tiling) -> float:
 def _tile_cycles(g: Grid, chip: ChipSpec, share: float) -> tuple[float, float, float]:
     mte2, mte3, itemsize = chip.core.mte2, chip.core.mte3, g.job.dst.dtype.itemsize
     dst, src = g.tile(0)
-    loaded, stored = _ub_tiles(g, 0, 0)
+    loaded, stored = ub_tiles(g, 0, 0)
     cap = cost.dma_cap(dst.nbytes, cost.bursts(dst, stored), mte3.rate, mte3.burst, mte3.min_burst)
     store = mte3.head + dst.nbytes / min(cap, share)
     if src is None:
         return 0.0, 0.0, store
     once = g.once(src)
-    pieces = cost.bursts(g.rows(_narrow(loaded, once.shape)), g.rows(once))
+    pieces = cost.bursts(g.rows(narrow(loaded, once.shape)), g.rows(once))
     cap = cost.dma_cap(once.nbytes, pieces, mte2.ub_rate, mte2.burst, mte2.min_burst)
     load = mte2.head + once.nbytes / min(cap, share)
+    if not passes(g.job, chip):
+        return load, 0.0, store
     costs = chip.core.vector.costs["transpose" if g.job.swap >= 0 else "dup"]
     per = (costs.b16 if itemsize <= 2 else costs.b32) or 0.0
-    through = g.job.swap >= 0 or g.job.spread
-    return load, per * stored.nbytes / 256 if through else 0.0, store
+    vector: float | None = None
+    if g.job.swap < 0:
+        rows, spread = narrow(loaded, once.shape), g.job.spread
+        vector = spread_cycles(stored, rows, chip) if spread else scalar_cycles(stored.size)
+    return load, per * stored.nbytes / 256 if vector is None else vector, store
 
 
-def _ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
+def ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
     """The loaded and the stored tile in UB, axes in dst's order; the stored one not padded."""
     loaded, stored = g.job.tile_shapes(g.chunk)
     dtype = g.job.dst.dtype
@@ -346,10 +369,11 @@ def _ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
         axes = list(range(len(loaded) - 1))
         axes.insert(g.job.swap, len(loaded) - 1)
         src = src.permute(*axes)
-    return src, _narrow(dst, g.chunk)
+    return src, narrow(dst, g.chunk)
 
 
-def _narrow(r: Region, shape: Sequence[int]) -> Region:
+def narrow(r: Region, shape: Sequence[int]) -> Region:
+    """A region cut down to a shape."""
     return Region(r.space, r.operand, r.offset, tuple(shape), r.strides, r.dtype)
 
 
@@ -367,93 +391,6 @@ def plan(jobs: Sequence[Job], args: KernelArgs, chip: ChipSpec, tiling: Tiling) 
     traffic = {o: Traffic(min(n, args.operands[o].nbytes), n) for o, n in total.items()}
     keys = [tuple(s.count for s in lay.shares(b)) for b in range(lay.blocks)]
     return Plan(tiling, lay.blocks, traffic, group_blocks(keys))
-
-
-def body(k: Kernel, jobs: Sequence[Job], tiling: Tiling, block: int) -> Iterator[Instr]:
-    """The program of one block: its tiles of every grid."""
-    lay = layout_of(jobs, k.chip, tiling)
-    mover = _Mover(k, jobs, lay.slot)
-    for g, share in zip(lay.grids, lay.shares(block), strict=True):
-        if not share.count:
-            continue
-        if g.job.src is None:
-            yield from mover.constant(g)
-        for i in k.loop(share.count):
-            yield from mover.tile(g, share.start + i)
-
-
-class _Mover:
-    """The queues of a launch, and how a tile of each kind passes through them."""
-
-    def __init__(self, k: Kernel, jobs: Sequence[Job], slot: int) -> None:
-        self._k = k
-        self._fills: dict[int, Region] = {}
-        through = any(j.swap >= 0 or j.spread for j in jobs)
-        direct = any(j.src is not None and j.swap < 0 and not j.spread for j in jobs)
-        self._slot = slot
-        self._direct: Queue | None = None
-        self._in: Queue | None = None
-        self._out: Queue | None = None
-        if direct:
-            self._direct = k.queue("UB", slot, 2, Pipe.MTE2, Pipe.MTE3)
-        if through:
-            self._in = k.queue("UB", slot, 2, Pipe.MTE2, Pipe.V)
-            self._out = k.queue("UB", slot, 2, Pipe.V, Pipe.MTE3)
-
-    def constant(self, g: Grid) -> Iterator[Instr]:
-        """A slot full of the grid's constant, made once."""
-        if g.job.fill in self._fills:
-            return
-        queue = self._k.queue("UB", self._slot, 1, Pipe.V, Pipe.MTE3)
-        slot = yield from queue.alloc()
-        dtype = g.job.dst.dtype
-        tile = slot.region((self._slot // dtype.itemsize,), dtype)
-        yield self._k.vec("dup", tile, scalar=g.job.fill)
-        yield queue.enque()
-        yield queue.deque()
-        self._fills[g.job.fill] = tile
-
-    def tile(self, g: Grid, index: int) -> Iterator[Instr]:
-        """One tile of a grid."""
-        dst, src = g.tile(index)
-        if src is None:
-            _, stored = _ub_tiles(g, 0, self._fills[g.job.fill].offset)
-            yield self._k.store(dst, stored)
-        elif self._direct is not None and g.job.swap < 0 and not g.job.spread:
-            slot = yield from self._direct.alloc()
-            loaded, stored = _ub_tiles(g, slot.offset, slot.offset)
-            yield self._load(g, loaded, src)
-            yield self._direct.enque()
-            yield self._direct.deque()
-            yield self._k.store(dst, stored)
-            yield self._direct.free()
-        else:
-            yield from self._through(g, dst, src)
-
-    def _through(self, g: Grid, dst: Region, src: Region) -> Iterator[Instr]:
-        assert self._in is not None and self._out is not None
-        before = yield from self._in.alloc()
-        yield self._load(g, _ub_tiles(g, before.offset, 0)[0], g.once(src))
-        yield self._in.enque()
-        yield self._in.deque()
-        after = yield from self._out.alloc()
-        loaded, stored = _ub_tiles(g, before.offset, after.offset)
-        if g.job.swap >= 0:
-            whole = _narrow(stored, g.job.tile_shapes(g.chunk)[1])
-            yield self._k.vec("transpose", whole, loaded)
-        else:
-            narrow = g.once(src).shape
-            yield self._k.vec("copy", stored, _narrow(loaded, narrow))
-        yield self._in.free()
-        yield self._out.enque()
-        yield self._out.deque()
-        yield self._k.store(dst, stored)
-        yield self._out.free()
-
-    def _load(self, g: Grid, loaded: Region, src: Region) -> Instr:
-        short = any(m < n for m, n in zip(src.shape, loaded.shape, strict=True))
-        rows = g.rows(_narrow(loaded, src.shape))
-        return self._k.load(rows, g.rows(src), loaded if short else None)
 
 
 def bits_of(value: Any, dtype: np.dtype) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
-from npusim.kernels import strided
+from npusim.kernels import strided, strided_program
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.strided import Job
 from npusim.program.isa import Instr
@@ -41,4 +41,4 @@ class StridedKernel(TileKernel):
     @classmethod
     def body(cls, k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """The block's tiles."""
-        return strided.body(k, cls.jobs(args), tiling, block)
+        return strided_program.body(k, cls.jobs(args), tiling, block)

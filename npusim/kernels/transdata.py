@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
+from npusim.kernels import fractals
+from npusim.kernels.lang import Kernel
 from npusim.kernels.strided import Job, job
 from npusim.kernels.strided_kernel import StridedKernel
-from npusim.program.kernel import KernelArgs, kernel
+from npusim.kernels.ub_pass import busy_blocks
+from npusim.program.isa import Instr
+from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 from npusim.program.region import GM, Region
 
 
@@ -98,3 +102,32 @@ class TransData(StridedKernel):
     def jobs(args: KernelArgs) -> Sequence[Job]:
         """The copies that the launch consists of."""
         return _jobs(args)
+
+    @classmethod
+    def tilings(cls, args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
+        """Tile sizes; one where the TIK program does it."""
+        if fractals.takes(args, chip):
+            return iter([fractals.tiling_of(args, chip)])
+        busy = busy_blocks(args, chip.vector_cores())
+        return iter([t | {"blocks": busy} for t in super().tilings(args, chip)])
+
+    @classmethod
+    def estimate(cls, args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
+        """Cycles of the busiest block."""
+        if "axis" in tiling:
+            return fractals.estimate_of(args, chip, tiling)
+        return super().estimate(args, chip, tiling)
+
+    @classmethod
+    def plan(cls, args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
+        """Tiles dealt to blocks."""
+        if "axis" in tiling:
+            return fractals.plan_of(args, chip, tiling)
+        return super().plan(args, chip, tiling)
+
+    @classmethod
+    def body(cls, k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
+        """The block's tiles."""
+        if "axis" in tiling:
+            return fractals.body_of(k, args, tiling, block)
+        return super().body(k, args, tiling, block)

@@ -49,6 +49,32 @@ def test_l2_is_carried_within_a_net_only() -> None:
     assert {r.predicted_us for r in replay(ops, CHIP, in_sequence=False).rows} == {cold}
 
 
+def test_a_reshape_that_keeps_rows_is_the_same_memory() -> None:
+    x = tensor(64, 50, 768)
+    relu = op("Relu", (x,), (x,), block_dim=30)
+    for source, hot in ((tensor(3200, 768), True), (tensor(768, 3200), False)):
+        nz = tensor(source.shape[1] // 16, source.shape[0] // 16, 16, 16, format="FRACTAL_NZ")
+        change = op("TransData", (source,), (nz,), block_dim=30)
+        *_, after = replay([relu, change], CHIP).rows
+        (alone,) = replay([change], CHIP).rows
+        assert (after.predicted_us < alone.predicted_us) is hot
+
+
+def test_what_an_assign_copies_is_in_l2() -> None:
+    x = tensor(768, 768)
+    (row,) = replay([op("Assign", (x, x), (x,), block_dim=30)], CHIP).rows
+    (cold,) = replay([op("Assign", (x, x), (x,), block_dim=30)], CHIP, in_sequence=False).rows
+    assert row.predicted_us < cold.predicted_us
+
+
+def test_idle_blocks_are_launched() -> None:
+    """TransData of 100 rows keeps two blocks busy, whatever was launched."""
+    nz = tensor(48, 7, 16, 16, format="FRACTAL_NZ")
+    found = replay([op("TransData", (tensor(100, 768),), (nz,), block_dim=30)], CHIP).rows[0]
+    assert found.block_dim == 2
+    assert found.predicted_us > 1e6 * (CHIP.scheduler.launch + 30 * CHIP.scheduler.per_block)
+
+
 def test_core_time_leaves_out_the_launch() -> None:
     ops = [PRODUCT, replace(PRODUCT, core_time_only=True)]
     whole, core = (r.predicted_us for r in replay(ops, CHIP, in_sequence=False).rows)

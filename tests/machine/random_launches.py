@@ -341,3 +341,36 @@ def _gather(rng: Random, size: int) -> KernelArgs:
     shape = (n, table.shape[1]) if axis == 0 else (table.shape[0], n)
     picks = OperandSpec((n,), DType.INT32)
     return launch("Gather", (table, picks), OperandSpec(shape, F16), axis=axis)
+
+
+@_maker("PadV3")
+def _pad_v3(rng: Random, size: int) -> KernelArgs:
+    kind = rng.choice([F16, F32, DType.INT8])
+    shape = [rng.randint(1, size) for _ in range(rng.randint(0, 2))]
+    shape.append(rng.randint(1, rng.choice([size, 60 * size])))
+    pads = [rng.randint(0, 3) for _ in range(2 * len(shape))]
+    before, after = pads[: len(shape)], pads[len(shape) :]
+    out = tuple(n + b + a for n, b, a in zip(shape, before, after, strict=True))
+    x = OperandSpec(tuple(shape), kind)
+    return launch("Pad", (x,), OperandSpec(out, kind), mode="constant", pads=tuple(pads))
+
+
+@_maker("AtomicClean")
+def _atomic_clean(rng: Random, size: int) -> KernelArgs:
+    return launch("MemSet", (), OperandSpec((rng.randint(1, 4000 * size),), F32))
+
+
+@_maker("FillBytes")
+def _fill_bytes(rng: Random, size: int) -> KernelArgs:
+    return launch("MemSet", (), OperandSpec((rng.randint(1, 8000 * size),), DType.INT8), value=1)
+
+
+@_maker("OneHot")
+def _one_hot(rng: Random, size: int) -> KernelArgs:
+    n, depth = rng.randint(1, 4 * size), rng.randint(1, 40 * size)
+    kind = rng.choice([F16, F32])
+    value = OperandSpec((), kind)
+    inputs: tuple[OperandSpec | None, ...] = (OperandSpec((n,), DType.INT32),)
+    if rng.random() < 0.5:
+        inputs = (*inputs, value, value)
+    return launch("OneHot", inputs, OperandSpec((n, depth), kind))

@@ -21,12 +21,14 @@ class Launch:
 
     `in_place`: (output, input) pairs of operand indices that share memory.
     `state`: operands that a network touches once a step, as parameters and moments.
+    `fresh`: inputs that the launch just before makes, whatever a table lists in between.
     """
 
     kernel: str
     args: KernelArgs
     in_place: tuple[tuple[int, int], ...] = ()
     state: tuple[int, ...] = ()
+    fresh: tuple[int, ...] = ()
 
 
 Builder = Callable[[RecordedOp], Launch]

@@ -187,11 +187,15 @@ def _time(chip: ChipSpec, task: tuple[_Timing, Plan]) -> LaunchResult | str:
 
 
 def _row(op: RecordedOp, chip: ChipSpec, block_dim: int, result: LaunchResult) -> ReplayRow:
-    """The row of a timed op; launch overhead counts unless the profile leaves it out."""
+    """The row of a timed op; launch overhead counts unless the profile leaves it out.
+
+    All blocks that were launched count, also those with nothing to do.
+    """
     overhead = 0
     if not op.core_time_only:
+        launched = max(block_dim, op.block_dim)
         overhead = chip.cycles(chip.scheduler.launch)
-        overhead += ceil(chip.scheduler.per_block * chip.clock * block_dim)
+        overhead += ceil(chip.scheduler.per_block * chip.clock * launched)
     duration = overhead + result.cycles
     shares = bound_shares(chip, result, duration, overhead)
     bound = binding(shares)

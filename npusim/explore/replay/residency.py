@@ -111,6 +111,10 @@ class Memory:
             if not in_turn:
                 self._note(kind, address, read=i < inputs)
             ranges[i] = (address, spec.nbytes)
+        for i in () if in_turn else launch.fresh:
+            address, nbytes = ranges[i]
+            if nbytes <= self._l2.size:  # of a larger one the first bytes have left
+                self._l2.touch([(address, address + nbytes)])
         found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
         return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))
 

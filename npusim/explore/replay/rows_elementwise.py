@@ -6,12 +6,14 @@ runs over flat arrays.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType, EpilogueStep
+from npusim.kernels.atomic_clean import BUFFER
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 #: CANN's type → the operator of npusim.
@@ -153,32 +155,50 @@ def extremum_grad(op: RecordedOp) -> Launch:
 
 @replays("Assign")
 def assign(op: RecordedOp) -> Launch:
-    """The second operand copied over the first."""
-    return _copy(op, op.inputs[1])
+    """The second operand, which has just been computed, copied over the first."""
+    return replace(_copy(op, op.inputs[1]), fresh=(0,))
 
 
 @replays("TensorMove", "Identity")
 def tensor_move(op: RecordedOp) -> Launch:
-    """A copy."""
-    return _copy(op, op.inputs[0])
+    """A copy, through one buffer."""
+    return _copy(op, op.inputs[0], buffers=1)
 
 
-def _copy(op: RecordedOp, source: RecordedTensor) -> Launch:
+def _copy(op: RecordedOp, source: RecordedTensor, buffers: int = 2) -> Launch:
     spec = flat(source, (source.size,), source.shape)
-    return Launch("Move", KernelArgs("Identity", (spec,), (spec,)))
+    return Launch("Move", KernelArgs("Identity", (spec,), (spec,), (("buffers", buffers),)))
 
 
-@replays("AtomicAddrClean", "MemSet", "ZerosLike", "OnesLike")
+@replays("MemSet", "ZerosLike", "OnesLike", "Fill")
 def clean(op: RecordedOp) -> Launch:
-    """Zeros over every recorded tensor (AtomicAddrClean names them as inputs)."""
+    """A constant over every recorded tensor."""
+    kinds = {DType(t.dtype) for t in op.outputs}
+    if len(kinds) == 1 == len(op.outputs) and all(kind.size == 1 for kind in kinds):
+        spec = OperandSpec((op.outputs[0].size,), kinds.pop())
+        return Launch("FillBytes", KernelArgs("MemSet", (), (spec,)))
     total = sum(max(1, t.size) * DType(t.dtype).size for t in op.outputs or op.inputs)
-    if op.op_type == "AtomicAddrClean" and 0 < op.block_dim < FULL_CLEAN_BLOCKS:
-        total = min(total, op.block_dim * WORKSPACE)
-    spec = OperandSpec((-(-total // 4),), DType.FLOAT32)
-    return Launch("Move", KernelArgs("MemSet", (), (spec,)))
+    return Launch("Move", KernelArgs("MemSet", (), (_words(total),)))
+
+
+@replays("AtomicAddrClean")
+def atomic_clean(op: RecordedOp) -> Launch:
+    """Zeros over the tensors that it names as inputs, or over a workspace that it does not name.
+
+    A block cleans whole buffers, so the block dim says how much there was where it is less.
+    """
+    sizes = [max(1, t.size) * DType(t.dtype).size for t in op.outputs or op.inputs]
+    total = sum((n + 32 + 511) // 512 * 512 for n in sizes)  # as MindSpore allocates
+    if 0 < op.block_dim < FULL_CLEAN_BLOCKS:
+        total = min(total, (op.block_dim - 1) * BUFFER + WORKSPACE)
+    return Launch("AtomicClean", KernelArgs("MemSet", (), (_words(total),)))
+
+
+def _words(nbytes: int) -> OperandSpec:
+    return OperandSpec((-(-nbytes // 4),), DType.FLOAT32)
 
 
 #: AtomicAddrClean on fewer blocks cleans a workspace, not the tensor that it names …
 FULL_CLEAN_BLOCKS = 12
-#: … of about this many bytes a block (kernel-level finding on all such rows).
-WORKSPACE = 32 * 1024
+#: … of which the last block finds a part: sums of a few channels.
+WORKSPACE = 4 * 1024

@@ -20,3 +20,10 @@ def segment_sum(op: RecordedOp) -> Launch:
     data, indices, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
     attrs = (("num_segments", out.shape[0]),)
     return Launch("SegmentSum", KernelArgs(op.op_type, (data, indices), (out,), attrs))
+
+
+@replays("OneHot", "OneHotD")
+def one_hot(op: RecordedOp) -> Launch:
+    """A row per index; the on and off values are scalars in GM, or attributes."""
+    inputs = tuple(operand(t) for t in op.inputs)
+    return Launch("OneHot", KernelArgs("OneHot", inputs, (operand(op.outputs[0]),)))

@@ -30,6 +30,8 @@ def _move(
 def trans_data(op: RecordedOp) -> Launch:
     """Between a plain and a blocked format; the plain side has the logical shape."""
     x, y = op.inputs[0], op.outputs[0]
+    if x.format == y.format:  # tables that name the formats of inputs only
+        x, y = (_filter_side(a, b) for a, b in ((x, y), (y, x)))
     if (x.format == "ND") == (y.format == "ND"):
         raise ValueError(f"{x.format} to {y.format}")
     plain, blocked = (x, y) if x.format == "ND" else (y, x)
@@ -44,7 +46,15 @@ def trans_data(op: RecordedOp) -> Launch:
     if other.storage_shape != blocked.shape and prod(other.storage_shape) != blocked.size:
         raise ValueError(f"{shape} in {blocked.format} is not {blocked.shape}")
     pair = (nd, other) if plain is x else (other, nd)
-    return Launch("TransData", KernelArgs("TransData", pair[:1], pair[1:]))
+    fresh = () if plain is x else (0,)  # blocked sources are results; plain ones may be parameters
+    return Launch("TransData", KernelArgs("TransData", pair[:1], pair[1:]), fresh=fresh)
+
+
+def _filter_side(t: RecordedTensor, other: RecordedTensor) -> RecordedTensor:
+    """A tensor with the format that its shape betrays: blocks of 16 filters are FRACTAL_Z."""
+    co, blocked = other.shape[0], len(t.shape) == 4 == len(other.shape) and t.shape[2] == 16
+    fits = blocked and t.shape[1] * 16 == co and t.shape[3] in (8, 16)
+    return RecordedTensor("FRACTAL_Z" if fits else "ND", t.dtype, t.shape)
 
 
 def _fractal_z(plain: RecordedTensor, blocked: RecordedTensor, into: bool) -> Launch:
@@ -56,14 +66,15 @@ def _fractal_z(plain: RecordedTensor, blocked: RecordedTensor, into: bool) -> La
     split = (co, c // c0, c0, prod(window))
     order = (1, 3, 0, 2)
     if into:
-        return _permuted(_stored(plain, split), order)
+        return _permuted(_stored(plain, split), order, filter=1)
     moved = tuple(split[a] for a in order)
-    return _permuted(_stored(blocked, moved), (2, 0, 3, 1))
+    return _permuted(_stored(blocked, moved), (2, 0, 3, 1), filter=1)
 
 
-def _permuted(x: OperandSpec, order: tuple[int, ...]) -> Launch:
+def _permuted(x: OperandSpec, order: tuple[int, ...], **how: int) -> Launch:
     out = OperandSpec(tuple(x.shape[a] for a in order), x.dtype)
-    return Launch("Transpose", KernelArgs("Transpose", (x,), (out,), (("perm", order),)))
+    attrs = tuple(sorted({"bursts": 1, **how, "perm": order}.items()))
+    return Launch("Transpose", KernelArgs("Transpose", (x,), (out,), attrs))
 
 
 @replays("Transpose", "TransposeD")
@@ -76,7 +87,8 @@ def transpose(op: RecordedOp) -> Launch:
     if not moving:
         raise ValueError(f"no permutation of {x.shape} gives {y.shape}")
     best = min(moving, key=lambda p: sum(a != i for i, a in enumerate(p)))
-    return _permuted(_stored(x), best)
+    dynamic = int(op.op_type == "Transpose" and len(op.inputs) > 1)  # the order is an input
+    return _permuted(_stored(x), best, bursts=0, tables=dynamic)
 
 
 @replays("ConfusionTransposeD", "ConfusionTranspose")
@@ -126,17 +138,46 @@ def slice_(op: RecordedOp) -> Launch:
     x, y = op.inputs[0], op.outputs[0]
     shape = _padded_rank(y.shape, x.shape)
     starts = (0,) * len(shape)
-    return _move("Slice", (_stored(x),), (_stored(y, shape),), starts=starts, ends=shape)
+    buffers = 2 if op.op_type.startswith("Strided") else 1
+    out = (_stored(y, shape),)
+    return _move("Slice", (_stored(x),), out, starts=starts, ends=shape, buffers=buffers)
 
 
-@replays("StridedSliceGrad", "StridedSliceGradD", "PadV3", "PadD", "Pad")
+@replays("AsStrided")
+def as_strided(op: RecordedOp) -> Launch:
+    """Rows of the output's last axis, as far apart as the input is larger (strides are not known).
+
+    Raises:
+        ValueError: the output is larger than the input, so that it repeats elements.
+    """
+    x, y = op.inputs[0], op.outputs[0]
+    apart = x.size // y.size
+    if not apart or not y.shape:
+        raise ValueError(f"{x.shape} as {y.shape}")
+    rows = (y.size // y.shape[-1], y.shape[-1])
+    source = OperandSpec((rows[0], apart, rows[1]), _stored(y).dtype)
+    ends = (rows[0], 1, rows[1])
+    return _move("Slice", (source,), (_stored(y, ends),), starts=(0, 0, 0), ends=ends)
+
+
+@replays("StridedSliceGrad", "StridedSliceGradD", "PadD", "Pad")
 def pad(op: RecordedOp) -> Launch:
     """The box put back among zeros."""
+    return Launch("Move", _padded(op))
+
+
+@replays("PadV3")
+def pad_v3(op: RecordedOp) -> Launch:
+    """The same by a kernel that fills everything first."""
+    return Launch("PadV3", _padded(op))
+
+
+def _padded(op: RecordedOp) -> KernelArgs:
     x, y = op.inputs[0], op.outputs[0]
     shape = _padded_rank(x.shape, y.shape)
     after = tuple(n - m for n, m in zip(y.shape, shape, strict=True))
     pads = ((0,) * len(shape)) + after
-    return _move("Pad", (_stored(x, shape),), (_stored(y),), pads=pads)
+    return KernelArgs("Pad", (_stored(x, shape),), (_stored(y),), (("pads", pads),))
 
 
 def _padded_rank(small: tuple[int, ...], large: tuple[int, ...]) -> tuple[int, ...]:

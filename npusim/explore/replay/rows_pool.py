@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Any
 
 from npusim.explore.replay.launches import Launch, operand, replays
@@ -35,13 +36,18 @@ def _pool_attrs(
     return {"kernel_shape": kernel, **dict(window_attrs(size, out, kernel))}
 
 
-def _argmax_window(size: tuple[int, ...], out: tuple[int, ...]) -> tuple[tuple[str, Any], ...]:
-    """3 × 3 with stride 2, as the networks use it; padding, if any, behind."""
-    attrs = _pool_attrs(size, out, (3, 3))
-    if attrs["strides"] == (2, 2):
-        total = [max(0, (o - 1) * 2 + 3 - n) for n, o in zip(size, out, strict=True)]
-        attrs["pads"] = (0, 0, *total)
-    return tuple(sorted(attrs.items()))
+def _argmax_window(
+    size: tuple[int, ...], out: tuple[int, ...], mask: RecordedTensor
+) -> tuple[tuple[str, Any], ...]:
+    """A square window: the mask has its taps.
+
+    Raises:
+        ValueError: the taps are not those of a square.
+    """
+    side = isqrt(mask.shape[2])
+    if side * side != mask.shape[2]:
+        raise ValueError(f"a mask of {mask.shape[2]} taps")
+    return tuple(sorted(_pool_attrs(size, out, (side, side)).items()))
 
 
 def _mask(t: RecordedTensor) -> OperandSpec:
@@ -54,7 +60,7 @@ def _mask(t: RecordedTensor) -> OperandSpec:
 def max_pool(op: RecordedOp) -> Launch:
     """x → maxima, mask."""
     x, y = operand(op.inputs[0]), operand(op.outputs[0])
-    attrs = _argmax_window(x.shape[2:], y.shape[2:])
+    attrs = _argmax_window(x.shape[2:], y.shape[2:], op.outputs[1])
     outs = (y, _mask(op.outputs[1]))
     return Launch("PoolArgmax", KernelArgs("MaxPoolWithArgmax", (x,), outs, attrs))
 
@@ -63,7 +69,7 @@ def max_pool(op: RecordedOp) -> Launch:
 def max_pool_grad(op: RecordedOp) -> Launch:
     """x, dy, mask → dx."""
     x, dy, dx = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
-    attrs = _argmax_window(x.shape[2:], dy.shape[2:])
+    attrs = _argmax_window(x.shape[2:], dy.shape[2:], op.inputs[2])
     inputs = (x, dy, _mask(op.inputs[2]))
     return Launch("PoolArgmax", KernelArgs("MaxPoolGradWithArgmax", inputs, (dx,), attrs))
 

@@ -27,7 +27,61 @@ def average_pool(op: RecordedOp) -> Launch:
     kernel = tuple(_side(n, o) for n, o in zip(x.shape[2:], out.shape[2:], strict=True))
     attrs = _pool_attrs(x.shape[2:], out.shape[2:], kernel)
     attrs |= {"count_include_pad": 0}
-    return Launch("Pool", KernelArgs("AveragePool", (x,), (out,), tuple(sorted(attrs.items()))))
+    return _windowed("AveragePool", x, out, attrs)
+
+
+@replays("MaxPool", "MaxPoolV3")
+def max_pool(op: RecordedOp) -> Launch:
+    """Window and strides as the profile keeps them, for NHWC: (1, kh, kw, 1)."""
+    x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    kernel, strides = _kept(op, "ksize", 4)[1:3], _kept(op, "strides", 4)[1:3]
+    return _windowed("MaxPool", x, out, _kept_window(x.shape[2:], out.shape[2:], kernel, strides))
+
+
+@replays("MaxPool3D")
+def max_pool_3d(op: RecordedOp) -> Launch:
+    """Window and strides as the profile keeps them, for NDHWC: (1, kd, kh, kw, 1)."""
+    x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    kernel, strides = _kept(op, "ksize", 5)[1:4], _kept(op, "strides", 5)[1:4]
+    attrs = _kept_window(x.shape[2:], out.shape[2:], kernel, strides)
+    return Launch("Pool3D", KernelArgs("MaxPool", (x,), (out,), tuple(sorted(attrs.items()))))
+
+
+def _kept(op: RecordedOp, name: str, rank: int) -> tuple[int, ...]:
+    """An attribute of so many integers.
+
+    Raises:
+        ValueError: the profile does not keep it.
+    """
+    found = dict(op.attrs).get(name)
+    if not isinstance(found, tuple) or len(found) != rank:
+        raise ValueError(f"no {name} of {rank} integers")
+    return found
+
+
+def _kept_window(
+    size: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...]
+) -> dict[str, Any]:
+    """Attributes of a window whose pads follow from the sizes, spread evenly.
+
+    Raises:
+        ValueError: the window does not take `size` to `out`.
+    """
+    total = [(o - 1) * s + k - n for n, o, k, s in zip(size, out, kernel, strides, strict=True)]
+    if any(t <= -s for t, s in zip(total, strides, strict=True)):
+        raise ValueError(f"a window of {kernel} with strides {strides} takes {size} to {out}")
+    pads = [max(0, t) for t in total]
+    begin = tuple(p // 2 for p in pads)
+    end = tuple(p - b for p, b in zip(pads, begin, strict=True))
+    return {"kernel_shape": kernel, "pads": (*begin, *end), "strides": strides}
+
+
+def _windowed(op_type: str, x: OperandSpec, out: OperandSpec, attrs: dict[str, Any]) -> Launch:
+    """A pool of images; over all of each where the window is the image."""
+    if attrs["kernel_shape"] == x.shape[2:]:
+        return Launch("PoolFold", KernelArgs("Global" + op_type, (x,), (out,)))
+    args = KernelArgs(op_type, (x,), (out,), tuple(sorted(attrs.items())))
+    return Launch("PoolColumns", args)
 
 
 def _pool_attrs(
@@ -57,7 +111,7 @@ def _mask(t: RecordedTensor) -> OperandSpec:
 
 
 @replays("MaxPoolWithArgmax")
-def max_pool(op: RecordedOp) -> Launch:
+def max_pool_with_argmax(op: RecordedOp) -> Launch:
     """x → maxima, mask."""
     x, y = operand(op.inputs[0]), operand(op.outputs[0])
     attrs = _argmax_window(x.shape[2:], y.shape[2:], op.outputs[1])

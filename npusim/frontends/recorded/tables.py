@@ -21,6 +21,7 @@ FIGURES = {"op", "shape", "dtype", "device", "duration_us"}
 
 _FMT = re.compile(r"\bfmt[= ]([A-Z0-9_;/]+)")
 _BY_SIZE = {1: "uint8", 2: "float16", 4: "float32", 8: "int64"}  #: an output's type, by bytes
+_ATTR = re.compile(r'"(\w+)": (?:\[([-0-9, ]*)\]|"([^"]*)")')
 _CORE = re.compile(r"\bcore=(\w+)")
 _C0 = (8, 16)  #: channels of a block, in fp32 on some chips and in fp16
 
@@ -80,7 +81,17 @@ def figure_op(line: Line) -> RecordedOp | None:
         device=line.text("device"),
         core_time_only="aicore_time" in note,
         source=line.text("source"),
+        attrs=_attrs(note),
     )
+
+
+def _attrs(note: str) -> tuple[tuple[str, tuple[int, ...] | str], ...]:
+    """Attributes of a note, `attrs {"ksize": [1, 3, 3, 1], …`; one that is cut off is left out."""
+    found: list[tuple[str, tuple[int, ...] | str]] = []
+    for name, numbers, text in _ATTR.findall(note.partition("attrs {")[2]):
+        values = tuple(int(n) for n in numbers.split(",") if n.strip())
+        found.append((name, values or text))
+    return tuple(found)
 
 
 def _shapes(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from npusim.kernels import (
     batchnorm,
     bit_mask,
+    block_depthwise,
     column_sums,
     conv,
     conv_bn,
@@ -36,6 +37,7 @@ from npusim.kernels import (
 __all__ = [
     "batchnorm",
     "bit_mask",
+    "block_depthwise",
     "column_sums",
     "conv",
     "conv_bn",

@@ -86,8 +86,7 @@ def _tiling(job: Job, chip: ChipSpec, slots: int) -> tuple[int, int]:
     """(positions a tile, fractals a sub-tile) as CANN's tiling has them; (0, 0) when none fits.
 
     First rows of outputs that fill whole fractals, the largest sub-tile first; else as many rows as
-    fit with their columns, if they fit for all blocks of channels at once, or for fewer; else,
-    and not double-buffered, what fits of a row.
+    fit with their columns, if they fit for all blocks of channels at once, or for fewer.
     """
     w, room = job.window, chip.core.ub.size // slots
     lines = chip.core.l1.size // slots // (w.size[1] * C0 * 2)
@@ -114,10 +113,16 @@ def _tiling(job: Job, chip: ChipSpec, slots: int) -> tuple[int, int]:
             rows -= 1
         if rows and deep * w.taps <= MOST_TAPS:
             return rows * w.out[1], padded(rows * w.out[1]) // C0
-    part = room // (2 * C0 * (w.taps + 3)) // C0 * C0
-    if slots == 1 and part and reach(w, 0, 2) <= lines:
-        return min(part, total), padded(min(part, total)) // C0
     return 0, 0
+
+
+def _part(job: Job, chip: ChipSpec) -> tuple[int, int]:
+    """A row of outputs a tile, in double-buffered sub-tiles as large as fit; (0, 0): none does."""
+    w, room = job.window, chip.core.ub.size
+    wide = padded(w.out[1]) // C0
+    sub = (room // FRACTAL - 3 * wide) // (2 * w.taps)
+    fits = 2 * reach(w, 0, 1) * w.size[1] * C0 * 2 <= chip.core.l1.size
+    return (w.out[1], min(sub, wide)) if sub > 0 and fits else (0, 0)
 
 
 @kernel("PoolColumns")
@@ -144,18 +149,18 @@ class PoolColumns(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Double-buffered where a tile fits in half of the buffers, else once."""
+        """Double-buffered where a tile fits in half of the buffers; else once; else in part."""
         job = Job.of(args)
         by_batch = job.batch >= min(chip.vector_cores(), job.blocks)
         units = job.batch if by_batch else job.blocks
         per = -(-units // chip.vector_cores())
-        for slots in (2, 1):
-            positions, sub = _tiling(job, chip, slots)
+        for slots in (2, 1, 0):
+            positions, sub = _tiling(job, chip, slots) if slots else _part(job, chip)
             if positions:
                 yield {
                     "positions": positions,
                     "sub": sub,
-                    "slots": slots,
+                    "slots": slots or 2,
                     "per": per,
                     "by_batch": int(by_batch),
                     "blocks": -(-units // per),

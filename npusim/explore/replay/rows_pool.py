@@ -8,7 +8,7 @@ from typing import Any
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.explore.replay.windows import window_attrs
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
-from npusim.ir import DType, Layout
+from npusim.ir import DType
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 
@@ -128,25 +128,24 @@ def max_pool_grad(op: RecordedOp) -> Launch:
     return Launch("PoolArgmax", KernelArgs("MaxPoolGradWithArgmax", inputs, (dx,), attrs))
 
 
+@replays("AvgPool3DD")
+def average_pool_3d(op: RecordedOp) -> Launch:
+    """x, filter → y: window and strides as the profile keeps them, (kd, kh, kw)."""
+    x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    filters = OperandSpec(op.inputs[1].shape, x.dtype)
+    kernel, strides = _kept(op, "ksize", 3), _kept(op, "strides", 3)
+    attrs = _kept_window(x.shape[2:], out.shape[2:], kernel, strides)
+    args = KernelArgs("AvgPool3DD", (x, filters), (out,), tuple(sorted(attrs.items())))
+    return Launch("BlockDepthwise", args)
+
+
 @replays("AvgPoolGradVm")
 def average_pool_grad(op: RecordedOp) -> Launch:
-    """A depthwise convolution of dy with equal weights, where the window moves by 1.
-
-    CANN runs it on the cube, one (n, c1) slice of 16 channels at a time, with the filter as the
-    diagonal of a 16 × 16 block: a convolution of N·C1 images of 16 channels.
-
-    Raises:
-        ValueError: another stride (a transposed convolution).
-    """
-    dy, dx = operand(op.inputs[1]), operand(op.outputs[0])
-    _, kh, kw, *_ = op.inputs[2].shape
-    if dy.shape != dx.shape:
-        raise ValueError(f"a gradient of {dy.shape} spread over {dx.shape}")
-    n, c, h, w = dy.shape
-    slices = OperandSpec((n * c // 16, 16, h, w), dy.dtype, dy.layout)
-    weights = OperandSpec((16, 16, kh, kw), dy.dtype, Layout.FRACTAL_Z)
-    attrs = _pool_attrs((h, w), (h, w), (kh, kw))
-    del attrs["kernel_shape"]
-    attrs["group"] = 1
-    args = KernelArgs("Conv", (slices, weights), (slices,), tuple(sorted(attrs.items())))
-    return Launch("Conv2D", args)
+    """dy, means, filter (C1, kh, kw, 1, 16, 16) → dx; a whole image takes its mean everywhere."""
+    dy, means, dx = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
+    filters = OperandSpec(op.inputs[2].shape, dy.dtype)
+    kernel, image = tuple(op.inputs[2].shape[1:3]), dx.shape[2:]
+    attrs = _pool_attrs(image, dy.shape[2:], kernel) | {"image_shape": image}
+    inputs = (dy, means) if kernel == image and dy.shape[2:] == (1, 1) else (dy, means, filters)
+    args = KernelArgs("AvgPoolGradVm", inputs, (dx,), tuple(sorted(attrs.items())))
+    return Launch("BlockDepthwise", args)

@@ -1,6 +1,7 @@
 """Kernels: importing this package registers them all."""
 
 from npusim.kernels import (
+    argmax_v1,
     batchnorm,
     bit_mask,
     block_depthwise,
@@ -35,6 +36,7 @@ from npusim.kernels import (
 )
 
 __all__ = [
+    "argmax_v1",
     "batchnorm",
     "bit_mask",
     "block_depthwise",

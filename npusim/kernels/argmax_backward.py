@@ -32,13 +32,13 @@ class Backward(Operands):
     @staticmethod
     def rows(job: Job, chip: ChipSpec) -> int:
         """Outputs a band: what keeps its fp16 image below CANN's share of UB; 0 when none fit."""
-        w, shared = job.window, _shared(job)
+        w, shared = job.window, shared_of(job)
         size = chip.core.ub.size
         area = w.strides[0] * w.strides[1]
         limit = (size - 256) // (8 if area == 1 else 6 if area < 4 else 4)
         best = 0
         for n in range(1, w.out[0] + 1):
-            high, wide = _image(job, n)
+            high, wide = image_of(job, n)
             dy = n * padded(w.out[1], C0)
             held = high * wide * C0 * 6 + dy * (C0 * 8 + 4) + 256
             if high * wide * C0 * 2 >= limit or held > size:
@@ -50,7 +50,7 @@ class Backward(Operands):
     @staticmethod
     def bands(job: Job, rows: int) -> list[Band]:
         """Runs of `rows` outputs, the shared ones at the beginning of all but the first."""
-        w, shared = job.window, _shared(job)
+        w, shared = job.window, shared_of(job)
         top, bottom = w.begin[0], w.begin[0] + w.size[0]
         found, first = [], 0
         while True:
@@ -68,7 +68,7 @@ class Backward(Operands):
         super().__init__(k, args, job)
         wide = padded(self.w.out[1], C0)
         self._rows, self._wide = rows, wide
-        self._high, self._across = _image(job, rows)
+        self._high, self._across = image_of(job, rows)
         dy, image = rows * wide * C0, self._high * self._across * C0
         self._dy = k.queue("UB", dy * 2, 1, Pipe.MTE2, Pipe.V)
         self._bits = k.queue("UB", rows * wide * 2, 2, Pipe.MTE2, Pipe.V)
@@ -149,12 +149,12 @@ def _reach(job: Job, axis: int) -> int:
     return (job.window.kernel[axis] - 1) * job.window.dilations[axis] + 1
 
 
-def _shared(job: Job) -> int:
+def shared_of(job: Job) -> int:
     """Outputs of a band whose windows reach into the next band's rows."""
     return (_reach(job, 0) - 1) // job.window.strides[0]
 
 
-def _image(job: Job, rows: int) -> tuple[int, int]:
+def image_of(job: Job, rows: int) -> tuple[int, int]:
     """Rows and columns that `rows` outputs, padded to fractals, spread over, padding included."""
     w = job.window
     step = w.strides[0]

@@ -8,7 +8,6 @@ import numpy as np
 
 from npusim.kernels.bands import window_of
 from npusim.kernels.lang import Kernel
-from npusim.kernels.rows import F16
 from npusim.ops.window import Window
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import GM, Region
@@ -58,11 +57,12 @@ class Operands:
 
     def __init__(self, k: Kernel, args: KernelArgs, job: Job) -> None:
         self.k, self.args, self.job, self.w = k, args, job, job.window
+        self.kind = args.operands[0].dtype.np
 
     def image(self, index: int) -> Region:
         """An operand as (slices, H, W, 16)."""
         spec = self.args.operands[index]
-        return Region.dense(GM, index, 0, (self.job.slices, *spec.storage_shape[2:]), F16)
+        return Region.dense(GM, index, 0, (self.job.slices, *spec.storage_shape[2:]), self.kind)
 
     def mask(self, index: int) -> Region:
         """The mask as (slices, taps, positions)."""

@@ -30,10 +30,6 @@ from npusim.program.region import GM, Region
 C0 = 16
 FRACTAL = C0 * C0 * 2
 FORWARD, GRADIENT = "AvgPool3DD", "AvgPoolGradVm"
-#: Planes along D up to which the lines of the next tile load ahead. Source: AvgPool3DD on the
-#: Ascend 310 (Ascend/workload_analysis): mte2_ratio is 0.98 and more with one or two, and adds up
-#: with mte1_ratio to the whole time with more.
-PLANES_AHEAD = 2
 GRADIENT_TILE = 20  #: fractals of dx a tile: npusim's choice, between 4 (one slice) and all
 
 
@@ -291,7 +287,9 @@ class _Forward(_Run):
         super().__init__(k, args, job, tiling)
         w = job.window
         self._ahead = False
-        slots = 2 if w.kernel[0] <= PLANES_AHEAD else 1
+        # Lines load ahead unless outputs share planes along D: then mte1_ratio and mte2_ratio of
+        # AvgPool3DD add up to the whole time (Ascend/workload_analysis).
+        slots = 2 if w.strides[0] >= w.kernel[0] else 1
         self._tiles = spans(w, 1, tiling["rows"])
         self._x = k.queue("L1", _tile_bytes(job, tiling["rows"]), slots, Pipe.MTE2, Pipe.MTE1)
         (kh, kw), (sh, sw), (top, left) = w.kernel[1:], w.strides[1:], w.begin[1:]

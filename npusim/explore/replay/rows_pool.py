@@ -128,6 +128,33 @@ def max_pool_grad(op: RecordedOp) -> Launch:
     return Launch("PoolArgmax", KernelArgs("MaxPoolGradWithArgmax", inputs, (dx,), attrs))
 
 
+def _blocked(t: RecordedTensor) -> OperandSpec:
+    """An image that profilers list with five dimensions, whatever they call its format."""
+    return operand(RecordedTensor("NC1HWC0", t.dtype, t.shape))
+
+
+@replays("MaxPoolWithArgmaxV1")
+def max_pool_with_argmax_v1(op: RecordedOp) -> Launch:
+    """x → maxima, mask."""
+    x, y = _blocked(op.inputs[0]), _blocked(op.outputs[0])
+    attrs = _argmax_window(x.shape[2:], y.shape[2:], op.outputs[1])
+    outs = (y, _mask(op.outputs[1]))
+    return Launch("PoolArgmaxV1", KernelArgs("MaxPoolWithArgmax", (x,), outs, attrs))
+
+
+@replays("MaxPoolGradWithArgmaxV1")
+def max_pool_grad_with_argmax_v1(op: RecordedOp) -> Launch:
+    """x, dy, mask → dx; the mask is listed as (N, C, taps, taps, …) and follows from dy."""
+    x, dy, dx = (_blocked(t) for t in (*op.inputs[:2], op.outputs[0]))
+    taps, outputs = op.inputs[2].shape[2], dy.shape[2] * dy.shape[3]
+    blocks = -(-outputs // 16) + 1
+    n, c1 = x.storage_shape[:2]
+    mask = RecordedTensor("NC1HWC0", "uint16", (n, c1, taps, blocks, 16))
+    attrs = _argmax_window(x.shape[2:], dy.shape[2:], mask)
+    inputs = (x, dy, _mask(mask))
+    return Launch("PoolArgmaxV1", KernelArgs("MaxPoolGradWithArgmax", inputs, (dx,), attrs))
+
+
 @replays("AvgPool3DD")
 def average_pool_3d(op: RecordedOp) -> Launch:
     """x, filter → y: window and strides as the profile keeps them, (kd, kh, kw)."""

@@ -3,7 +3,9 @@
 A band of dy, its rows padded to whole fractals, stays in UB with an fp32 image of what it spreads
 over. Per tap the mask comes row by row (one short load each, so few outputs a row leave the band
 to MTE2), then select, conversion to fp32 and col2img run over the whole band, ragged or not.
-Bands share the outputs whose windows reach into both, and do their work twice.
+Bands share the outputs whose windows reach into both, and do their work twice. Windows of more
+than two strides, and rows too wide for that, go by one row of outputs at a time; the rows of the
+image that the next one adds to move to its front.
 """
 
 from __future__ import annotations
@@ -37,13 +39,14 @@ class Backward(Operands):
         area = w.strides[0] * w.strides[1]
         limit = (size - 256) // (8 if area == 1 else 6 if area < 4 else 4)
         best = 0
-        for n in range(1, w.out[0] + 1):
+        one = shared and w.out[0] > 1 and _reach(job, 0) > 2 * w.strides[0]
+        for n in range(1, 2 if one else w.out[0] + 1):
             high, wide = image_of(job, n)
             dy = n * padded(w.out[1], C0)
             held = high * wide * C0 * 6 + dy * (C0 * 8 + 4) + 256
             if high * wide * C0 * 2 >= limit or held > size:
                 break
-            if n > shared or n == w.out[0]:
+            if n > shared or n in (1, w.out[0]):
                 best = n
         return best
 
@@ -52,6 +55,8 @@ class Backward(Operands):
         """Runs of `rows` outputs, the shared ones at the beginning of all but the first."""
         w, shared = job.window, shared_of(job)
         top, bottom = w.begin[0], w.begin[0] + w.size[0]
+        if rows <= shared:  # one at a time
+            shared = 0
         found, first = [], 0
         while True:
             count = min(rows, w.out[0] - first)
@@ -87,7 +92,10 @@ class Backward(Operands):
     def band(self, s: int, b: Band, following: tuple[int, Band] | None) -> Iterator[Instr]:
         """The rows of dx that belong to a band of a slice."""
         k, w = self.k, self.w
-        yield k.vec("dup", self._total, scalar=0.0)
+        kept = self._high - w.strides[0] if b.first and self._rows <= shared_of(self.job) else 0
+        if kept > 0:
+            yield k.vec("copy", self._total[:kept], self._total[w.strides[0] :])
+        yield k.vec("dup", self._total[max(0, kept) :], scalar=0.0)
         slot = yield from self._dy.alloc()
         dy = slot.region((self._rows, self._wide, C0), F16)
         if b.outputs < self._rows:

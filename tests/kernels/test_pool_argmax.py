@@ -66,6 +66,10 @@ def test_bands_of_large_images() -> None:
     # Ragged bands both ways (201 rows of outputs), and windows that three bands would share.
     _both_ways("ascend910a", (1, 16, 203, 65), {"kernel_shape": (3, 3), "strides": (1, 1)})
     _both_ways("ascend910a", (1, 16, 99, 147), {"kernel_shape": (3, 3), "strides": (2, 2)})
+    # One row of outputs at a time: large windows, and rows that fill UB.
+    _both_ways("ascend910a", (1, 16, 20, 17), {"kernel_shape": (5, 5), "pads": (2, 2, 2, 2)})
+    wide = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (0, 0, 1, 1)}
+    _both_ways("ascend910a", (1, 16, 12, 660), wide)
     _both_ways("ascend910b2", (3, 16, 55, 55), {"kernel_shape": (3, 3), "strides": (2, 2)})
 
 

@@ -32,8 +32,14 @@ def average_pool(op: RecordedOp) -> Launch:
 
 @replays("MaxPool", "MaxPoolV3")
 def max_pool(op: RecordedOp) -> Launch:
-    """Window and strides as the profile keeps them, for NHWC: (1, kh, kw, 1)."""
+    """Window and strides as the profile keeps them, for NHWC: (1, kh, kw, 1).
+
+    Where it does not: 3 × 3, or all of the image onto one output.
+    """
     x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    if not op.attrs:
+        side = x.shape[2:] if out.shape[2:] == (1, 1) else (3, 3)
+        return _windowed("MaxPool", x, out, _pool_attrs(x.shape[2:], out.shape[2:], side))
     kernel, strides = _kept(op, "ksize", 4)[1:3], _kept(op, "strides", 4)[1:3]
     return _windowed("MaxPool", x, out, _kept_window(x.shape[2:], out.shape[2:], kernel, strides))
 

@@ -122,12 +122,13 @@ class Pool3D(TileKernel):
         run = _Run(k, args, job, tiling)
         share = deal([job.slices], tiling["blocks"], block)[0]
         depth, high, wide = (job.tiles(tiling, a) for a in range(3))
-        alike = [list(g) for _, g in groupby(depth, lambda s: (s.count, s.before, s.valid))]
         for i in k.loop(share.count):
-            for group in alike:
-                for j in k.loop(len(group)):
-                    for h, w in product(high, wide):
-                        yield from run.tile(share.start + i, (group[j], h, w))
+            for deep in _alike(depth):
+                for j in k.loop(len(deep)):
+                    for lines in _alike(high):
+                        for m in k.loop(len(lines)):
+                            for w in wide:
+                                yield from run.tile(share.start + i, (deep[j], lines[m], w))
 
 
 class _Run:
@@ -219,6 +220,11 @@ class _Run:
             return self.k.vec_by("copy", fn, walked, dst, seen, per_repeat=self._rate)
         fn = vector_ops.get("max").fn
         return self.k.vec_by("max", fn, walked, dst, dst, seen, per_repeat=self._rate)
+
+
+def _alike(runs: list[Span]) -> list[list[Span]]:
+    """Neighbours that cost the same, together."""
+    return [list(g) for _, g in groupby(runs, lambda s: (s.count, s.before, s.valid))]
 
 
 def _apart(like: Region, rows: int, lanes: int) -> Region:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 
@@ -194,11 +195,16 @@ class PoolColumns(TileKernel):
         mine = _slices(job, tiling, block)
         tiles = _tiles(job.window, tiling["positions"])
         yield from run.begin()
+        alike = [len(list(g)) for _, g in groupby(tiles, lambda t: (t.count, t.lines))]
         for i in k.loop(len(mine)):
-            for j, tile in enumerate(tiles):
-                later, then = divmod(j + 1, len(tiles))
-                more = i + later < len(mine)
-                yield from run.tile(mine[i], tile, (mine[i + later], tiles[then]) if more else None)
+            before = 0
+            for n in alike:
+                for j in k.loop(n):
+                    later, then = divmod(before + j + 1, len(tiles))
+                    more = i + later < len(mine)
+                    following = (mine[i + later], tiles[then]) if more else None
+                    yield from run.tile(mine[i], tiles[before + j], following)
+                before += n
 
 
 def _slices(job: Job, tiling: Tiling, block: int) -> list[int]:

@@ -143,6 +143,8 @@ def test_windows_that_profiles_keep() -> None:
     whole = replace(op, attrs=(("ksize", (1, 994, 59, 1)), ("strides", (1, 1, 1, 1))))
     whole = replace(whole, outputs=(replace(op.outputs[0], shape=(22, 2, 1, 1, 16)),))
     assert launch_of(whole).kernel == "PoolFold"
+    every = replace(whole, attrs=(("ksize", (1, 2, 2, 1)), ("strides", (1, 1, 1, 1))))
+    assert launch_of(every).kernel == "PoolFold"  # global_pooling, whatever its window
 
 
 def test_rms_norm_leaves_the_deviations_out() -> None:

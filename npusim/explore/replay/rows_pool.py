@@ -22,8 +22,11 @@ def _side(size: int, out: int) -> int:
 
 @replays("AvgPool", "AvgPoolV2")
 def average_pool(op: RecordedOp) -> Launch:
-    """Windows are not recorded: see `_side`."""
+    """Window and strides as the profile keeps them; where it does not, see `_side`."""
     x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    if op.attrs:
+        attrs = _kept_image_window(op, x, out) | {"count_include_pad": 0}
+        return _windowed("AveragePool", x, out, attrs)
     kernel = tuple(_side(n, o) for n, o in zip(x.shape[2:], out.shape[2:], strict=True))
     attrs = _pool_attrs(x.shape[2:], out.shape[2:], kernel)
     attrs |= {"count_include_pad": 0}
@@ -40,8 +43,23 @@ def max_pool(op: RecordedOp) -> Launch:
     if not op.attrs:
         side = x.shape[2:] if out.shape[2:] == (1, 1) else (3, 3)
         return _windowed("MaxPool", x, out, _pool_attrs(x.shape[2:], out.shape[2:], side))
-    kernel, strides = _kept(op, "ksize", 4)[1:3], _kept(op, "strides", 4)[1:3]
-    return _windowed("MaxPool", x, out, _kept_window(x.shape[2:], out.shape[2:], kernel, strides))
+    return _windowed("MaxPool", x, out, _kept_image_window(op, x, out))
+
+
+def _kept_image_window(op: RecordedOp, x: OperandSpec, out: OperandSpec) -> dict[str, Any]:
+    """The kept window (1, kh, kw, 1), or (1, 1, kh, kw), of images; `global_pooling` overrules it.
+
+    Raises:
+        ValueError: neither takes the images to the results.
+    """
+    size, results = x.shape[2:], out.shape[2:]
+    kernels, steps = _kept(op, "ksize", 4), _kept(op, "strides", 4)
+    first = 1 if kernels[3] == steps[3] == 1 else 2
+    kernel, strides = kernels[first : first + 2], steps[first : first + 2]
+    past = [n - k >= s for n, k, s in zip(size, kernel, strides, strict=True)]
+    if results == (1, 1) and any(past):
+        kernel = size
+    return _kept_window(size, results, kernel, strides)
 
 
 @replays("MaxPool3D")
@@ -84,7 +102,7 @@ def _kept_window(
 
 def _windowed(op_type: str, x: OperandSpec, out: OperandSpec, attrs: dict[str, Any]) -> Launch:
     """A pool of images; over all of each where the window is the image."""
-    if attrs["kernel_shape"] == x.shape[2:]:
+    if attrs["kernel_shape"] == x.shape[2:] and out.shape[2:] == (1, 1):
         return Launch("PoolFold", KernelArgs("Global" + op_type, (x,), (out,)))
     args = KernelArgs(op_type, (x,), (out,), tuple(sorted(attrs.items())))
     return Launch("PoolColumns", args)

@@ -2,12 +2,13 @@
 
 * ``ND``: as in numpy, row-major.
 * ``NC1HWC0``: (N, ceil(C/16), H, W, 16); channels padded with zeros.
+* ``NDC1HWC0``: (N, D, ceil(C/16), H, W, 16) of a volume (N, C, D, H, W).
 * ``FRACTAL_Z``: convolution weights (Co, Ci/groups, Kh, Kw) as
   (Ci1·Kh·Kw, Co1, 16, C0): rows of a fractal are output channels, columns input channels.
 * ``FRACTAL_NZ``: (…, M, N) as (…, N1, M1, 16, N0), both padded with zeros.
 
 C0 = N0 = 16 for every type wider than one byte (the chips use 16 for fp16 and fp32), 32 for int8.
-Source: CANN's data format guide (NC1HWC0, FRACTAL_Z, FRACTAL_NZ).
+Source: CANN's data format guide (NC1HWC0, NDC1HWC0, FRACTAL_Z, FRACTAL_NZ).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Layout(StrEnum):
 
     ND = "ND"
     NC1HWC0 = "NC1HWC0"
+    NDC1HWC0 = "NDC1HWC0"
     FRACTAL_Z = "FRACTAL_Z"
     FRACTAL_NZ = "FRACTAL_NZ"
 
@@ -54,6 +56,9 @@ def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple
     if layout is Layout.NC1HWC0 and len(shape) == 4:
         n, c, h, w = shape
         return (n, blocks(c, c0), h, w, c0)
+    if layout is Layout.NDC1HWC0 and len(shape) == 5:
+        n, c, d, h, w = shape
+        return (n, d, blocks(c, c0), h, w, c0)
     if layout is Layout.FRACTAL_Z and len(shape) == 4:
         co, ci, kh, kw = shape
         return (blocks(ci, c0) * kh * kw, blocks(co), BLOCK, c0)
@@ -62,7 +67,7 @@ def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple
         return (*batch, blocks(n, c0), blocks(m), BLOCK, c0)
     raise GraphError(
         f"layout {layout.value} for a tensor of shape {shape}",
-        "NC1HWC0 and FRACTAL_Z take rank 4, FRACTAL_NZ rank 2 and more",
+        "NC1HWC0 and FRACTAL_Z take rank 4, NDC1HWC0 rank 5, FRACTAL_NZ rank 2 and more",
         "keep the tensor in ND",
     )
 
@@ -90,6 +95,10 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
         n, c1, h, w, _ = target
         p = _padded(x, (n, c1 * c0, h, w)).reshape(n, c1, c0, h, w)
         return np.ascontiguousarray(p.transpose(0, 1, 3, 4, 2))
+    if layout is Layout.NDC1HWC0:
+        n, d, c1, h, w, _ = target
+        p = _padded(x, (n, c1 * c0, d, h, w)).reshape(n, c1, c0, d, h, w)
+        return np.ascontiguousarray(p.transpose(0, 3, 1, 4, 5, 2))
     if layout is Layout.FRACTAL_Z:
         _, ci, kh, kw = x.shape
         ci1, co1 = blocks(ci, c0), target[1]
@@ -112,6 +121,9 @@ def unpack(x: np.ndarray, shape: tuple[int, ...], layout: Layout) -> np.ndarray:
     if layout is Layout.NC1HWC0:
         n, c, h, w = shape
         return x.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c]
+    if layout is Layout.NDC1HWC0:
+        n, c, d, h, w = shape
+        return x.transpose(0, 2, 5, 1, 3, 4).reshape(n, -1, d, h, w)[:, :c]
     if layout is Layout.FRACTAL_Z:
         co, ci, kh, kw = shape
         p = x.reshape(blocks(ci, c0), kh, kw, blocks(co), BLOCK, c0)

@@ -1,10 +1,12 @@
 """Kernels: importing this package registers them all."""
 
 from npusim.kernels import (
+    argmax_v1,
     atomic_clean,
     batchnorm,
     bias_grad,
     bit_mask,
+    block_depthwise,
     byte_fill,
     column_sums,
     conv,
@@ -27,7 +29,10 @@ from npusim.kernels import (
     one_hot,
     pad_v3,
     pool,
+    pool3d,
     pool_argmax,
+    pool_columns,
+    pool_fold,
     reduce,
     row_by_row,
     row_tiles,
@@ -39,10 +44,12 @@ from npusim.kernels import (
 )
 
 __all__ = [
+    "argmax_v1",
     "atomic_clean",
     "batchnorm",
     "bias_grad",
     "bit_mask",
+    "block_depthwise",
     "byte_fill",
     "column_sums",
     "conv",
@@ -65,7 +72,10 @@ __all__ = [
     "one_hot",
     "pad_v3",
     "pool",
+    "pool3d",
     "pool_argmax",
+    "pool_columns",
+    "pool_fold",
     "reduce",
     "row_by_row",
     "row_tiles",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from npusim.kernels.bands import (
 )
 from npusim.kernels.grid import deal
 from npusim.kernels.lang import Kernel, TileKernel
+from npusim.kernels.window_counts import counts, runs
 from npusim.ops.window import Window
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
@@ -179,9 +179,7 @@ class _Tiles:
         self._out = k.queue("UB", after * size, 2, Pipe.V, Pipe.MTE3)
         self._wide = k.alloc("UB", before * 4) if s.wide else None
         self._sum = k.alloc("UB", after * 4) if s.wide else None
-        self._counts = [
-            _counts(s.window, a, bool(args.get("count_include_pad", 0))) for a in (0, 1)
-        ]
+        self._counts = [counts(s.window, a, bool(args.get("count_include_pad", 0))) for a in (0, 1)]
 
     def run(self, first: int, batch: int, h: Span, w: Span) -> Iterator[Instr]:
         """One tile: `batch` slices from `first`, the outputs of spans h × w."""
@@ -226,31 +224,10 @@ class _Tiles:
 
     def _divide(self, total: Region, h: Span, w: Span) -> Iterator[Instr]:
         """total /= taps that count, one instruction per rectangle of equal counts."""
-        for r0, r1, rows in _runs(self._counts[0][h.start : h.start + h.count]):
-            for c0, c1, cols in _runs(self._counts[1][w.start : w.start + w.count]):
+        for r0, r1, rows in runs(self._counts[0][h.start : h.start + h.count]):
+            for c0, c1, cols in runs(self._counts[1][w.start : w.start + w.count]):
                 part = total[:, r0:r1, c0:c1]
                 yield self._k.vec("muls", part, part, scalar=1.0 / (rows * cols))
-
-
-def _counts(window: Window, axis: int, include_pad: bool) -> list[int]:
-    """Per output index, how many taps of an axis count in a mean."""
-    low = -window.begin[axis] if include_pad else 0
-    high = window.size[axis] + (window.end[axis] if include_pad else 0)
-    out = []
-    for o in range(window.out[axis]):
-        start = o * window.strides[axis] - window.begin[axis]
-        at = (start + t * window.dilations[axis] for t in range(window.kernel[axis]))
-        out.append(sum(low <= p < high for p in at))
-    return out
-
-
-def _runs(values: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Runs of equal values: (start, stop, value)."""
-    at = 0
-    for value, run in groupby(values):
-        n = len(list(run))
-        yield at, at + n, value
-        at += n
 
 
 @kernel("Pool")
@@ -270,7 +247,7 @@ class Pool(TileKernel):
         if reason or args.op_type in _GLOBAL:
             return reason
         window = _Shape.of(args).window
-        if min(_counts(window, 0, False) + _counts(window, 1, False)) == 0:
+        if min(counts(window, 0, False) + counts(window, 1, False)) == 0:
             return "windows that see only padding"
         return ""
 

@@ -3,6 +3,7 @@
 from npusim.ops import (  # noqa: F401  (importing registers)
     activation,
     arithmetic,
+    block_depthwise,
     cast,
     conv,
     elementary,

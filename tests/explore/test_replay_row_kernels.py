@@ -6,11 +6,20 @@ structure that makes its time, so a bound on its error holds the structure.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from npusim.chip import load_chip
+from npusim.errors import UnsupportedError
 from npusim.explore.replay import launch_of, replay
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
+
+
+def _nc(c1: int, side: int) -> tuple[str, str, tuple[int, ...]]:
+    """A batch of 32 square images."""
+    return ("NC1HWC0", "float16", (32, c1, side, side, 16))
+
 
 P = ("NC1HWC0", "float32", (1, 16, 1, 1, 16))
 X = ("NC1HWC0", "float16", (32, 16, 56, 56, 16))
@@ -69,6 +78,47 @@ ROWS = {
         6065.8,
         0.15,
     ),
+    "gradient of a max pool, bands that share a row of outputs": (
+        "MaxPoolGradWithArgmax",
+        [_nc(18, 35), _nc(18, 17), ("NC1HWC0", "uint8", (32, 18, 9, 20, 16))],
+        [_nc(18, 35)],
+        30,
+        680.6,
+        0.10,
+    ),
+    "gradient of ResNet's max pool, one block a slice": (
+        "MaxPoolGradWithArgmax",
+        [_nc(4, 112), _nc(4, 56), ("NC1HWC0", "uint8", (32, 4, 9, 197, 16))],
+        [_nc(4, 112)],
+        128,
+        356.4,
+        0.10,
+    ),
+    "max pool, img2col and vector unit by turns": (
+        "MaxPoolWithArgmax",
+        [_nc(4, 147)],
+        [_nc(4, 73), ("NC1HWC0", "uint8", (32, 4, 9, 335, 16))],
+        26,
+        535.0,
+        0.10,
+    ),
+    "average pool, one tap after the other": (
+        "AvgPool",
+        [_nc(48, 17)],
+        [_nc(48, 17)],
+        16,
+        163.8,
+        0.1,
+    ),
+    "average pool of whole images": ("AvgPool", [_nc(128, 8)], [_nc(128, 1)], 16, 44.6, 0.10),
+    "gradient of an average pool, dilated": (
+        "AvgPoolGradVm",
+        [_nc(48, 5), _nc(48, 5), ("C1HWNCoC0", "float16", (48, 5, 5, 1, 16, 16))],
+        [_nc(48, 17)],
+        30,
+        135.5,
+        0.15,
+    ),
     "column sums, 48 blocks on 30 cores": (
         "LayerNormBetaGammaBackpropV2",
         [NZ, NZ32],
@@ -104,6 +154,23 @@ def test_windows_that_profiles_do_not_keep() -> None:
     average = launch_of(_op("AvgPool", [x], [x], 2, 1.0))
     assert dict(average.args.attrs)["kernel_shape"] == (3, 3)
     assert dict(average.args.attrs)["pads"] == (1, 1, 1, 1)
+
+
+def test_windows_that_profiles_keep() -> None:
+    x, y = (("NC1HWC0", "float16", (22, 2, 994, w, 16)) for w in (59, 30))
+    op = _op("MaxPool", [x], [y], 2, 2981.6)
+    with pytest.raises(UnsupportedError, match="no ksize"):
+        launch_of(replace(op, attrs=(("mode", "SAME"),)))
+    kept = replace(op, attrs=(("ksize", (1, 5, 1, 1)), ("strides", (1, 1, 2, 1))))
+    attrs = dict(launch_of(kept).args.attrs)
+    assert attrs == {"kernel_shape": (5, 1), "pads": (2, 0, 2, 0), "strides": (1, 2)}
+    row = replay([replace(kept, core_time_only=True)], load_chip("ascend310")).rows[0]
+    assert row.predicted_us is not None and abs(row.predicted_us / 2981.6 - 1) < 0.15
+    whole = replace(op, attrs=(("ksize", (1, 994, 59, 1)), ("strides", (1, 1, 1, 1))))
+    whole = replace(whole, outputs=(replace(op.outputs[0], shape=(22, 2, 1, 1, 16)),))
+    assert launch_of(whole).kernel == "PoolFold"
+    every = replace(whole, attrs=(("ksize", (1, 2, 2, 1)), ("strides", (1, 1, 1, 1))))
+    assert launch_of(every).kernel == "PoolFold"  # global_pooling, whatever its window
 
 
 def test_rms_norm_leaves_the_deviations_out() -> None:

@@ -44,7 +44,7 @@ FIGURES = (
     'Cast,"1,4096,1024 -> 1,4096,1024",DT_BF16,Ascend910B4 (20 AIC/40 AIV @1.65 GHz),23.83,,'
     "1056.1,who:where,40,msprof; core=AI_VECTOR_CORE; fmt=NCL; workload=x\n"
     "Relu6,8 -> 8,FLOAT,Ascend310 (2 cores @0.68 GHz),3.1,,,there,1,"
-    "aicore_time from msprof; fmt NC1HWC0; attrs {}\n"
+    '"aicore_time from msprof; fmt NC1HWC0; attrs {""ksize"": [1, 3], ""mode"": ""X"", ""pa"\n'
     "HCCL AllReduce,655360 bytes,fp16,Ascend910B,468,,,there,,host\n"
 )
 
@@ -89,6 +89,7 @@ def test_figure_table(tmp_path: Path) -> None:
         "AI_VECTOR_CORE", "who:where", False,
     )  # fmt: skip
     assert (relu.core_time_only, relu.outputs[0].dtype) == (True, "float32")
+    assert (cast.attrs, relu.attrs) == ((), (("ksize", (1, 3)), ("mode", "X")))  # one is cut off
     assert [chip_of(op.device) for op in (cast, relu)] == ["ascend910b4", "ascend310"]
 
 

@@ -33,16 +33,6 @@ def column_sums(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("LayerNormBetaGammaBackpropV2", (x, x), (s, s))
 
 
-def pool_argmax(rng: Random, size: int) -> KernelArgs:
-    """MaxPoolWithArgmax 3×3, stride 2: maxima and a bit per tap and output."""
-    n, c1, h = rng.randint(1, 3), rng.randint(1, 3), rng.randint(5, 17)
-    out = (h - 3) // 2 + 1
-    x, y = OperandSpec((n, 16 * c1, h, h), F16, NC), OperandSpec((n, 16 * c1, out, out), F16, NC)
-    mask = OperandSpec((n, c1, 9, (-(-out * out // 16) + 1) * 16), DType.UINT16)
-    attrs = (("kernel_shape", (3, 3)), ("pads", (0, 0, 0, 0)), ("strides", (2, 2)))
-    return KernelArgs("MaxPoolWithArgmax", (x,), (y, mask), attrs)
-
-
 def segment_sum(rng: Random, size: int) -> KernelArgs:
     """UnsortedSegmentSum: rows added into segments."""
     rows, width, segments = rng.randint(1, 60), 8 * rng.randint(1, 12), rng.randint(1, 50)
@@ -99,7 +89,6 @@ MAKERS = {
     "ColumnSums": column_sums,
     "LibraryReduce": library_reduce,
     "LongRows": long_rows,
-    "PoolArgmax": pool_argmax,
     "RowByRow": row_by_row,
     "RowTiles": row_tiles,
     "SegmentSum": segment_sum,

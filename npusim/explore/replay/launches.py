@@ -114,6 +114,8 @@ def operand(t: RecordedTensor, dtype: DType | None = None) -> OperandSpec:
     s = t.shape
     if t.format == "NC1HWC0" and len(s) == 5:
         return OperandSpec((s[0], s[1] * s[4], s[2], s[3]), kind, Layout.NC1HWC0)
+    if t.format == "NDC1HWC0" and len(s) == 6:
+        return OperandSpec((s[0], s[2] * s[5], s[1], s[3], s[4]), kind, Layout.NDC1HWC0)
     if t.format == "FRACTAL_NZ" and len(s) >= 4:
         *batch, n1, m1, m0, n0 = s
         return OperandSpec((*batch, m1 * m0, n1 * n0), kind, Layout.FRACTAL_NZ)

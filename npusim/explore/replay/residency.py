@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import prod
 
 from npusim.chip.spec import ChipSpec
 from npusim.explore.replay.launches import Launch
@@ -61,9 +60,21 @@ def _kind(spec: OperandSpec, tensors: Sequence[RecordedTensor]) -> _Kind:
 
 
 def _reshaped(a: _Kind, b: _Kind) -> bool:
-    """Whether two plain tensors may be one, seen in two shapes. A transposed pair is not."""
-    same = a[:2] == b[:2] and a[0] == "ND" and prod(a[2]) == prod(b[2])
-    return same and sorted(a[2]) != sorted(b[2])
+    """Whether two plain tensors may be one, seen in two shapes: axes merged, or split."""
+    plain = a[:2] == b[:2] and a[0] == "ND"
+    return plain and (_splits(a[2], b[2]) or _splits(b[2], a[2]))
+
+
+def _splits(fine: tuple[int, ...], coarse: tuple[int, ...]) -> bool:
+    """Whether `fine` is `coarse` with axes split."""
+    rest = list(fine)
+    for n in coarse:
+        got = 1
+        while rest and got < n:
+            got *= rest.pop(0)
+        if got != n:
+            return False
+    return not rest
 
 
 class Memory:

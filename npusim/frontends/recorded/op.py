@@ -35,6 +35,7 @@ class RecordedOp:
         start_us: when it began, None when the profile keeps no order in time.
         device: the chip it ran on, as the profile names it; "" when the profile does not say.
         core_time_only: measured_us is the cores' own time, without the launch.
+        attrs: attributes that the profile keeps, by CANN's names: integers or text.
         source: where the figure was published, "" for a user's own profile.
     """
 
@@ -51,6 +52,7 @@ class RecordedOp:
     device: str = ""
     core_time_only: bool = False
     source: str = ""
+    attrs: tuple[tuple[str, tuple[int, ...] | str], ...] = ()
 
     @property
     def shapes(self) -> str:

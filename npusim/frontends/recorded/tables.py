@@ -1,7 +1,7 @@
 """Published tables of operator times, one row a figure.
 
 * the compact table: `net,op_type,block_dim,inputs,outputs,count,median_us`, operands written
-  `FORMAT:dtype:1,2,3;…`; optional columns `chip` and `source`;
+  `FORMAT:dtype:1,2,3;…`; optional columns `chip`, `source`, `attrs`;
 * the figure table: `op,shape,dtype,device,duration_us,…`, shapes written `a;b -> c`, with
   the element types of the inputs only, and formats as `fmt=a;b` in `note`.
 """
@@ -21,6 +21,7 @@ FIGURES = {"op", "shape", "dtype", "device", "duration_us"}
 
 _FMT = re.compile(r"\bfmt[= ]([A-Z0-9_;/]+)")
 _BY_SIZE = {1: "uint8", 2: "float16", 4: "float32", 8: "int64"}  #: an output's type, by bytes
+_ATTR = re.compile(r'"(\w+)": (?:\[([-0-9, ]*)\]|"([^"]*)")')
 _CORE = re.compile(r"\bcore=(\w+)")
 _C0 = (8, 16)  #: channels of a block, in fp32 on some chips and in fp16
 
@@ -40,6 +41,7 @@ def compact_op(line: Line) -> RecordedOp:
         device=line.text("chip"),
         core_time_only=line.text("time") == "core",
         source=line.text("source"),
+        attrs=_attrs(line.text("attrs")),
     )
 
 
@@ -80,7 +82,17 @@ def figure_op(line: Line) -> RecordedOp | None:
         device=line.text("device"),
         core_time_only="aicore_time" in note,
         source=line.text("source"),
+        attrs=_attrs(note.partition("attrs ")[2]),
     )
+
+
+def _attrs(text: str) -> tuple[tuple[str, tuple[int, ...] | str], ...]:
+    """Attributes as `{"ksize": [1, 3, 3, 1], "padding": "SAME", …`; what is cut off is left out."""
+    found: list[tuple[str, tuple[int, ...] | str]] = []
+    for name, numbers, word in _ATTR.findall(text):
+        values = tuple(int(n) for n in numbers.split(",") if n.strip())
+        found.append((name, values or word))
+    return tuple(found)
 
 
 def _shapes(text: str) -> list[str]:

@@ -30,7 +30,7 @@ class ReplayRow:
     Attributes:
         predicted_us: None where the row could not be replayed; reason says why.
         bound: what binds the predicted time; bound_share: its share.
-        block_dim: blocks that the replay used.
+        block_dim: blocks that were handed out, those without work included.
     """
 
     op: RecordedOp
@@ -188,8 +188,11 @@ def _time(chip: ChipSpec, task: tuple[_Timing, Plan]) -> LaunchResult | str:
 
 
 def _row(op: RecordedOp, chip: ChipSpec, block_dim: int, result: LaunchResult) -> ReplayRow:
-    """The row of a timed op; launch overhead counts unless the profile leaves it out."""
-    overhead = 0
+    """The row of a timed op; launch overhead counts unless the profile leaves it out.
+
+    Recorded blocks that the plan has no work for are handed out too.
+    """
+    overhead, block_dim = 0, max(block_dim, op.block_dim)
     if not op.core_time_only:
         overhead = chip.cycles(chip.scheduler.launch)
         overhead += ceil(chip.scheduler.per_block * chip.clock * block_dim)

@@ -1,6 +1,7 @@
 """Kernels: importing this package registers them all."""
 
 from npusim.kernels import (
+    atomic_clean,
     batchnorm,
     bit_mask,
     column_sums,
@@ -31,6 +32,7 @@ from npusim.kernels import (
 )
 
 __all__ = [
+    "atomic_clean",
     "batchnorm",
     "bit_mask",
     "column_sums",

@@ -12,9 +12,10 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType
-from npusim.kernels.elementwise import unsupported_type
+from npusim.kernels import vector_ops
+from npusim.kernels.elementwise import SMALL_BLOCK_BYTES, UB_SHARE, unsupported_type
 from npusim.kernels.estimate import pipeline_cycles, port_rate
-from npusim.kernels.flat import Stretch, flat_tilings, stretch
+from npusim.kernels.flat import Stretch
 from npusim.kernels.lang import Alloc, Kernel, TileKernel
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
@@ -23,6 +24,11 @@ from npusim.program.region import Region
 F32 = np.dtype(np.float32)
 LINE = 64  #: fp32 elements that vcadd sums at a time
 MOST = LINE * LINE * 4  #: elements of a tile, so that two more vcadds finish
+BLOCK = 8  #: fp32 elements of 32 B, which a block's share is a multiple of
+#: Cycles per repeat of vcadd over a tile, where the chip's own are more: SquareSumV1 takes 7.3
+#: cycles per 64 elements over its blocks' two rounds on 30 cores, its squaring pass included.
+#: SquareSumV2, which also stores a tile, keeps the chip's (12 cycles per 64 with both passes).
+VCADD = 5.2
 
 
 def _square(args: KernelArgs) -> bool:
@@ -44,6 +50,29 @@ def _footprint(args: KernelArgs, chunk: int) -> int:
 
 def _elements(args: KernelArgs) -> int:
     return args.operands[0].nbytes // args.operands[0].dtype.size
+
+
+def share_of(n: int, rows: int, blocks: int) -> int:
+    """Elements of a block, as CANN's reductions cut them: whole rows where there are enough.
+
+    The units (rows, else 32 B) are dealt out in equal shares; where they do not divide, one block
+    fewer gets ⌊units / (blocks - 1)⌋ each, and the last what is left: 768 rows on 31 blocks are
+    30 times 25 and 18.
+    """
+    unit = n // rows if rows >= blocks else BLOCK
+    units = -(-n // unit)
+    even = -(-units // blocks)
+    if units % blocks and blocks > 1:
+        fewer = units // (blocks - 1)
+        if fewer and -(-units // fewer) == blocks:
+            even = fewer
+    return even * unit
+
+
+def _stretch(args: KernelArgs, tiling: Tiling, block: int) -> Stretch:
+    """A block's run: full shares, the last one short."""
+    n, share = _elements(args), tiling["share"]
+    return Stretch(block * share, min(share, n - block * share), tiling["chunk"])
 
 
 @kernel("SumAll")
@@ -68,14 +97,22 @@ class SumAll(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Tiles of whole lines."""
-        n, width = _elements(args), args.operands[0].dtype.size
-        return flat_tilings(n, width, LINE, chip, lambda c: _footprint(args, c))
+        """Tiles of whole lines: a share in the fewest equal pieces that fit."""
+        n, spec = _elements(args), args.operands[0]
+        blocks = min(chip.vector_cores(), -(-n * spec.dtype.size // SMALL_BLOCK_BYTES))
+        share = share_of(n, spec.shape[0] if len(spec.shape) > 1 else 1, blocks)
+        room = int(chip.core.ub.size * UB_SHARE)
+        pieces = 1
+        while _footprint(args, chunk := -(-share // pieces // LINE) * LINE) > room:
+            if chunk == LINE:
+                return
+            pieces += 1
+        yield {"chunk": chunk, "share": share, "blocks": -(-n // share)}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Passes over the data, transfers, and the exposed ends."""
-        run = stretch(_elements(args), LINE, tiling, tiling["blocks"] - 1)
+        run = _stretch(args, tiling, 0)
         width, blocks, vec = args.operands[0].dtype.size, tiling["blocks"], chip.core.vector
         passes = _square(args) + _passes_on(args) + (width == 2)
         per = passes * (vec.costs["binary"].b32 or 0) + (vec.costs["reduce"].b32 or 0)
@@ -99,13 +136,13 @@ class SumAll(TileKernel):
         }
         if _passes_on(args):
             traffic[n + 1] = Traffic(x.nbytes, x.nbytes)
-        sizes = [stretch(_elements(args), LINE, tiling, b).size for b in range(blocks)]
+        sizes = [_stretch(args, tiling, b).size for b in range(blocks)]
         return Plan(tiling, blocks, traffic, group_blocks(sizes))
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """Tiles summed along lines into one accumulator, which two vcadds finish."""
-        run = _Run(k, args, stretch(_elements(args), LINE, tiling, block), tiling["blocks"])
+        run = _Run(k, args, _stretch(args, tiling, block), tiling["blocks"])
         yield k.vec("dup", run.lines(run.accumulator, run.stretch.chunk // LINE), scalar=0.0)
         for i in k.loop(run.stretch.tiles):
             yield from run.tile(i)
@@ -151,7 +188,11 @@ class _Run:
             yield k.vec("mul", work, source, source)
             source = work
         partial = self.lines(self.partial, lines)
-        yield k.reduce("cadd", partial, source.split(0, LINE))
+        lined = source.split(0, LINE)
+        rate = k.chip.core.vector.costs["reduce"].b32 or VCADD
+        rate = rate if _passes_on(self.args) else min(rate, VCADD)
+        fn = vector_ops.get("cadd").fn
+        yield k.vec_by("cadd", fn, lined, partial, lined, per_repeat=rate)
         total = self.lines(self.accumulator, lines)
         yield k.vec("add", total, total, partial)
         if self.on is not None:

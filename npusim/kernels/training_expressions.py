@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from npusim.kernels.expressions import LOWER, Lower
 from npusim.kernels.vector_program import BOOL, F16, Builder, Value
 
 _ROOT = math.sqrt(2 / math.pi)
+BYTE = np.dtype(np.uint8)
 
 
 def _when(b: Builder, condition: str, x: Value, y: Value, then: Value, other: Value) -> Value:
@@ -110,13 +113,30 @@ def _lamb(
     return b.add(b.mul(b.mul(param, wide(decay)), wide(use_decay)), update), v, m
 
 
+def _positive(b: Builder, x: Value, zero: Value) -> Value:
+    """1 where x > 0, else 0, as CANN's greater has it: clipped to the smallest number, scaled."""
+    x = b.max(b.min(b.sub(x, zero), b.const(2.0**-126, x)), zero)
+    x = b.mul(b.mul(b.mul(x, 2.0**62), 2.0**62), 4.0)
+    return b.conv(b.conv(x, F16), BYTE)
+
+
+def _blend(b: Builder, gate: Value, then: Value, other: Value) -> Value:
+    """`then` where gate is 1, `other` where it is 0, by arithmetic on the gate's bytes."""
+    half = b.conv(gate, F16)
+    rest = b.conv(b.add(b.neg(half), 1.0), then.dtype)
+    return b.add(b.mul(b.conv(half, then.dtype), then), b.mul(rest, other))
+
+
 def _lamb_weight(
     b: Builder, attrs: Any, w_norm: Value, g_norm: Value, lr: Value, update: Value, param: Value
 ) -> Value:
+    """param - ratio · (update · lr): both scalars are spread over the tile."""
     zero, one = b.const(0.0, g_norm), b.const(1.0, g_norm)
-    ratio = _when(b, "gt", g_norm, zero, b.div(w_norm, g_norm), one)
-    ratio = _when(b, "gt", w_norm, zero, ratio, one)
-    return b.sub(param, b.mul(update, b.mul(ratio, lr)))
+    g_gate, w_gate = _positive(b, g_norm, zero), _positive(b, w_norm, zero)
+    guard = b.conv(b.conv(g_gate, F16), one.dtype)  # no division by a norm of zero
+    quotient = b.div(w_norm, b.add(g_norm, b.sub(one, guard)))
+    ratio = _blend(b, w_gate, _blend(b, g_gate, quotient, one), one)
+    return b.sub(param, b.mul(b.mul(update, lr), ratio))
 
 
 def _clip_by_norm(b: Builder, attrs: Any, x: Value, zero: Value, one: Value, top: Value) -> Value:

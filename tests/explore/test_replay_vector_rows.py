@@ -36,7 +36,7 @@ CASES = [
     ("ApplyRMSProp", f"{ND} {ND} {ND} ND:float32:1 {ND}", f"{ND} {ND} {ND}", "Elementwise",
      "ApplyRMSProp"),
     ("Assign", f"{ND} {ND}", ND, "Move", "Identity"),
-    ("AtomicAddrClean", ND, "", "Move", "MemSet"),
+    ("AtomicAddrClean", ND, "", "AtomicClean", "MemSet"),
     ("TransData", ND, "FRACTAL_NZ:float32:4,8,16,16", "TransData", "TransData"),
     ("Transpose", "ND:float16:8,12,50,64", "ND:float16:8,50,12,64", "Transpose", "Transpose"),
     ("ConfusionTransposeD", "FRACTAL_NZ:float16:48,16,16,16", "FRACTAL_NZ:float16:2,12,4,8,16,16",

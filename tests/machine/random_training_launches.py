@@ -52,7 +52,13 @@ def segment_sum(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("UnsortedSegmentSum", (data, indices), (out,), attrs)
 
 
+def atomic_clean(rng: Random, size: int) -> KernelArgs:
+    """MemSet to zero of up to a few pieces a block."""
+    return KernelArgs("MemSet", (), (OperandSpec((rng.randint(1, 1 << 20),), F32),))
+
+
 MAKERS = {
+    "AtomicClean": atomic_clean,
     "BatchNorm": batch_norm,
     "ColumnSums": column_sums,
     "PoolArgmax": pool_argmax,

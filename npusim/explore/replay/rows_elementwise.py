@@ -12,6 +12,7 @@ from typing import Any
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType, EpilogueStep
+from npusim.kernels.atomic_clean import shares
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 #: CANN's type → the operator of npusim.
@@ -168,17 +169,37 @@ def _copy(op: RecordedOp, source: RecordedTensor) -> Launch:
     return Launch("Move", KernelArgs("Identity", (spec,), (spec,)))
 
 
-@replays("AtomicAddrClean", "MemSet", "ZerosLike", "OnesLike")
+@replays("MemSet", "ZerosLike", "OnesLike")
 def clean(op: RecordedOp) -> Launch:
-    """Zeros over every recorded tensor (AtomicAddrClean names them as inputs)."""
-    total = sum(max(1, t.size) * DType(t.dtype).size for t in op.outputs or op.inputs)
-    if op.op_type == "AtomicAddrClean" and 0 < op.block_dim < FULL_CLEAN_BLOCKS:
-        total = min(total, op.block_dim * WORKSPACE)
-    spec = OperandSpec((-(-total // 4),), DType.FLOAT32)
-    return Launch("Move", KernelArgs("MemSet", (), (spec,)))
+    """Zeros over every recorded tensor (some profiles name them as inputs)."""
+    return Launch("Move", _zeros(_cleaned(op)))
 
 
-#: AtomicAddrClean on fewer blocks cleans a workspace, not the tensor that it names …
-FULL_CLEAN_BLOCKS = 12
-#: … of about this many bytes a block (kernel-level finding on all such rows).
+@replays("AtomicAddrClean")
+def atomic_clean(op: RecordedOp) -> Launch:
+    """Zeros over what the next kernel adds to, of which the row names the first tensor.
+
+    It names another one where that would take more blocks than there were: then a workspace is
+    cleaned, of a BN image on one block the two sums per channel.
+    """
+    total, blocks = _cleaned(op), max(1, op.block_dim)
+    if shares(total, CLEANING_CORES)[1] > blocks:
+        first = op.inputs[0] if op.inputs else op.outputs[0]
+        sums = first.format == "NC1HWC0" and blocks == 1
+        total = 2 * 4 * first.shape[1] * first.shape[-1] if sums else blocks * WORKSPACE
+    return Launch("AtomicClean", _zeros(total))
+
+
+#: AI Cores over which AtomicAddrClean deals its bytes (the 30-core 910).
+CLEANING_CORES = 30
+#: Bytes a block of an unnamed workspace (kernel-level finding on all such rows).
 WORKSPACE = 32 * 1024
+
+
+def _cleaned(op: RecordedOp) -> int:
+    """Bytes of all recorded tensors."""
+    return sum(max(1, t.size) * DType(t.dtype).size for t in op.outputs or op.inputs)
+
+
+def _zeros(nbytes: int) -> KernelArgs:
+    return KernelArgs("MemSet", (), (OperandSpec((-(-nbytes // 4),), DType.FLOAT32),))

@@ -206,8 +206,15 @@ def _lost_axes(large: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...
 
 @replays("SquareSumV1", "SquareSumV2")
 def square_sum(op: RecordedOp) -> Launch:
-    """Σx², every block adding its part atomically; V2 also passes x on."""
-    x = _stored(op.inputs[0], (op.inputs[0].size,))
+    """Σx², every block adding its part atomically; V2 also passes x on.
+
+    A result of more than one element is V1 over one axis.
+    """
+    if op.outputs[0].size > 1:
+        source, y = op.inputs[0], op.outputs[0]
+        axes = _lost_axes(source.shape, y.shape)
+        return _reduced("ReduceSumSquare", _stored(source), _stored(y), axes)
+    x = _stored(op.inputs[0])
     total = _stored(op.outputs[0], (1,))
     outs = (total,) if op.op_type == "SquareSumV1" else (total, x)
     return Launch("SumAll", KernelArgs(op.op_type, (x,), outs))

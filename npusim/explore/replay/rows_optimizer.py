@@ -37,8 +37,14 @@ def lamb(op: RecordedOp) -> Launch:
 
 @replays("LambApplyWeightAssign")
 def lamb_weight(op: RecordedOp) -> Launch:
-    """Norms, rate, update, parameter."""
-    return _updating(chain(op, op.op_type), 4)
+    """Norms, rate, update, parameter: its tiles keep rows whole, so the shape stays."""
+    launch = chain(op, op.op_type)
+    whole, shape = launch.args.outputs[0], op.outputs[0].shape
+    ins = tuple(
+        replace(o, shape=shape) if o and o.shape == whole.shape else o for o in launch.args.inputs
+    )
+    args = replace(launch.args, inputs=ins, outputs=(replace(whole, shape=shape),))
+    return _updating(replace(launch, args=args), 4)
 
 
 def _updating(launch: Launch, *inputs: int) -> Launch:

@@ -64,11 +64,61 @@ def _adam(
     b: Builder, attrs: Any, var: Value, m: Value, v: Value, power1: Value, power2: Value,
     lr: Value, beta1: Value, beta2: Value, epsilon: Value, grad: Value,
 ) -> tuple[Value, ...]:  # fmt: skip
-    m = b.add(m, b.mul(b.sub(grad, m), b.sub(1.0, beta1)))
-    v = b.add(v, b.mul(b.sub(b.mul(grad, grad), v), b.sub(1.0, beta2)))
+    """CANN's schedule for this operator keeps its scalars in registers."""
+    m = b.add(m, b.by_scalar("mul", b.sub(grad, m), b.sub(1.0, beta1)))
+    v = b.add(v, b.by_scalar("mul", b.sub(b.mul(grad, grad), v), b.sub(1.0, beta2)))
     rate = b.div(b.mul(lr, b("sqrt", b.sub(1.0, power2))), b.sub(1.0, power1))
-    step = b.div(b.mul(m, rate), b.add(b("sqrt", v), epsilon))
+    step = b.div(b.by_scalar("mul", m, rate), b.by_scalar("add", b("sqrt", v), epsilon))
     return b.sub(var, step), m, v
+
+
+def _adam_w_step(
+    b: Builder, state: tuple[Value, Value, Value, Value], betas: tuple[Any, Any], epsilon: Any,
+    corrections: tuple[Value, Value], rate: Value, kept: Value,
+) -> tuple[Value, ...]:  # fmt: skip
+    """Adam with decoupled decay: var · kept - rate · m̂ / (√v̂ + ε).
+
+    `corrections`: 1/(1 - β₁ᵗ), 1/(1 - β₂ᵗ); `kept` = 1 - rate · decay. Betas and epsilon are
+    scalars or constants.
+    """
+    var, m, v, grad = state
+
+    def times(x: Value, s: Any) -> Value:
+        return b.by_scalar("mul", x, s) if isinstance(s, Value) else b.mul(x, s)
+
+    rest1, rest2 = (b.sub(1.0, x) if isinstance(x, Value) else 1.0 - x for x in betas)
+    m = b.add(times(m, betas[0]), times(grad, rest1))
+    v = b.add(times(v, betas[1]), times(b.mul(grad, grad), rest2))
+    size = b("sqrt", times(v, corrections[1]))
+    size = b.by_scalar("add", size, epsilon) if isinstance(epsilon, Value) else b.add(size, epsilon)
+    step = b.div(times(m, b.mul(corrections[0], rate)), size)
+    return b.sub(times(var, kept), step), m, v
+
+
+def _adam_w(
+    b: Builder, attrs: Any, var: Value, m: Value, v: Value, power1: Value, power2: Value,
+    lr: Value, decay: Value, beta1: Value, beta2: Value, epsilon: Value, grad: Value,
+) -> tuple[Value, ...]:  # fmt: skip
+    """The powers are those of the step before."""
+    corrections = tuple(
+        b.div(1.0, b.sub(1.0, b.mul(p, beta))) for p, beta in ((power1, beta1), (power2, beta2))
+    )
+    kept = b.sub(1.0, b.mul(lr, decay))
+    state = (var, m, v, grad)
+    return _adam_w_step(b, state, (beta1, beta2), epsilon, corrections, lr, kept)  # type: ignore[arg-type]
+
+
+def _adam_w_v2(
+    b: Builder, attrs: Any, var: Value, m: Value, v: Value, grad: Value, step: Value
+) -> tuple[Value, ...]:
+    """Rates and betas are attributes, the step a number in memory."""
+    betas = (attrs["beta1"], attrs["beta2"])
+    corrections = tuple(
+        b.div(1.0, b.sub(1.0, b("exp", b.mul(step, math.log(beta))))) for beta in betas
+    )
+    rate, kept = (b.const(x, step) for x in (attrs["lr"], 1.0 - attrs["lr"] * attrs["decay"]))
+    state, epsilon = (var, m, v, grad), attrs["epsilon"]
+    return _adam_w_step(b, state, betas, epsilon, corrections, rate, kept)  # type: ignore[arg-type]
 
 
 def _rms_prop(
@@ -153,6 +203,8 @@ TRAINING: dict[str, Lower] = {
     "SigmoidCrossEntropyWithLogits": _cross_entropy,
     "SigmoidCrossEntropyWithLogitsGrad": _cross_entropy_grad,
     "ApplyAdam": _adam,
+    "ApplyAdamW": _adam_w,
+    "ApplyAdamWV2": _adam_w_v2,
     "ApplyRMSProp": _rms_prop,
     "FusedMulApplyMomentum": _mul_momentum,
     "LambApplyOptimizerAssign": _lamb,

@@ -15,6 +15,23 @@ def adam(op: RecordedOp) -> Launch:
     return _updating(chain(op, "ApplyAdam"), 0, 1, 2)
 
 
+@replays("ApplyAdamW")
+def adam_w(op: RecordedOp) -> Launch:
+    """var, m, v, two powers, rate, decay, two betas, epsilon, gradient."""
+    return _updating(chain(op, op.op_type), 0, 1, 2)
+
+
+@replays("ApplyAdamWV2")
+def adam_w_v2(op: RecordedOp) -> Launch:
+    """var, m, v, gradient, step: the scalar unit reads the step, here an fp32 number.
+
+    The profile may name no outputs: the states are updated in place.
+    """
+    states, step = op.inputs[:3], replace(op.inputs[4], dtype="float32")
+    launch = chain(op, op.op_type, inputs=(*op.inputs[:4], step), outputs=op.outputs or states)
+    return _updating(launch, 0, 1, 2)
+
+
 @replays("ApplyRMSProp")
 def rms_prop(op: RecordedOp) -> Launch:
     """var, mean square, momentum, rate, gradient."""

@@ -57,10 +57,17 @@ def atomic_clean(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("MemSet", (), (OperandSpec((rng.randint(1, 1 << 20),), F32),))
 
 
+def float_status(rng: Random, size: int) -> KernelArgs:
+    """NPUGetFloatStatus."""
+    status = OperandSpec((8,), F32)
+    return KernelArgs("NPUGetFloatStatus", (status,), (status,))
+
+
 MAKERS = {
     "AtomicClean": atomic_clean,
     "BatchNorm": batch_norm,
     "ColumnSums": column_sums,
+    "FloatStatus": float_status,
     "PoolArgmax": pool_argmax,
     "RowTiles": row_tiles,
     "SegmentSum": segment_sum,

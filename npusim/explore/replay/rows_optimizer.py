@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from npusim.explore.replay.launches import Launch, replays
+from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.explore.replay.rows_elementwise import chain
 from npusim.frontends.recorded import RecordedOp
+from npusim.program.kernel import KernelArgs
 
 
 @replays("Adam", "ApplyAdam", "ApplyAdamD")
@@ -62,6 +63,13 @@ def lamb_weight(op: RecordedOp) -> Launch:
     )
     args = replace(launch.args, inputs=ins, outputs=(replace(whole, shape=shape),))
     return _updating(replace(launch, args=args), 4)
+
+
+@replays("NPUAllocFloatStatus", "NPUGetFloatStatus", "NPUClearFloatStatus")
+def float_status(op: RecordedOp) -> Launch:
+    """The overflow status that loss scaling asks for: eight numbers."""
+    inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))
+    return Launch("FloatStatus", KernelArgs(op.op_type, inputs, outputs))
 
 
 def _updating(launch: Launch, *inputs: int) -> Launch:

@@ -52,7 +52,8 @@ SPARE = 1024  #: UB bytes left for the spread channel vectors
 def _limit(args: KernelArgs, chip: ChipSpec, room: int) -> int:
     """Elements of a tile: as many as CANN's schedule takes, and as `room` bytes of UB hold.
 
-    A tile needs slots of each image (one for Update's output), fp32 temporaries, the mask.
+    A tile needs slots of each image (one for Update's output), fp32 temporaries, the mask. Where
+    CANN's count is less than one row of the image, it is what UB holds.
     """
     op, inputs = args.op_type, len(args.inputs)
     update = op not in RECKONED
@@ -61,7 +62,9 @@ def _limit(args: KernelArgs, chip: ChipSpec, room: int) -> int:
         slots += (2 if i < inputs else 1 if update else 2) * args.operands[i].dtype.size
     own = slots + (4 if update else 8) + (0.125 if op in FUSED else 0)
     reckoned = RECKONED.get(op, RECKONED_UPDATE)[args.operands[0].dtype.size]
-    return int(min(room / own, chip.core.ub.size / reckoned))
+    holds, counts = int(room / own), int(chip.core.ub.size / reckoned)
+    row = args.operands[0].storage_shape[3] * C0
+    return holds if counts < row else min(holds, counts)
 
 
 def _channel_bytes(args: KernelArgs) -> int:

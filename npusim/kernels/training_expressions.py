@@ -190,8 +190,10 @@ def _lamb_weight(
 
 
 def _clip_by_norm(b: Builder, attrs: Any, x: Value, zero: Value, one: Value, top: Value) -> Value:
-    root = b("sqrt", _when(b, "gt", x, zero, x, one))
-    return b.max(_when(b, "gt", x, zero, root, x), top)
+    """max(√x, top) where x is positive, else max(x, top): one comparison serves both selects."""
+    mask = b("gt", x, zero, dtype=BOOL, is_mask=True)
+    root = b("sqrt", b("sel", mask, x, one, dtype=x.dtype))
+    return b.max(b("sel", mask, root, x, dtype=x.dtype), top)
 
 
 TRAINING: dict[str, Lower] = {

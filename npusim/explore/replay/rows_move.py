@@ -224,7 +224,8 @@ def square_sum(op: RecordedOp) -> Launch:
 def bit_mask(op: RecordedOp) -> Launch:
     """Elements kept where a bit is set."""
     x, mask = op.inputs[0], op.inputs[1]
-    kept = _stored(x, (x.size,))
+    image = op.op_type == "ReluGradV2" and x.format == "NC1HWC0"  # cut by images
+    kept = operand(x) if image else _stored(x, (x.size,))
     specs: tuple[OperandSpec, ...] = (kept, _stored(mask, (mask.size,)))
     kind = "ReluGradV2" if op.op_type == "ReluGradV2" else "DropOutDoMask"
     if kind == "DropOutDoMask":

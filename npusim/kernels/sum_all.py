@@ -23,7 +23,8 @@ from npusim.program.region import Region
 
 F32 = np.dtype(np.float32)
 LINE = 64  #: fp32 elements that vcadd sums at a time
-MOST = LINE * LINE * 4  #: elements of a tile, so that two more vcadds finish
+MOST = LINE * LINE * 5  #: elements of a tile, so that two more vcadds finish
+WHOLE_SHARE = 0.95  #: of UB that a share taken whole may fill
 BLOCK = 8  #: fp32 elements of 32 B, which a block's share is a multiple of
 #: Cycles per repeat of vcadd over a tile, where the chip's own are more: SquareSumV1 takes 7.3
 #: cycles per 64 elements over its blocks' two rounds on 30 cores, its squaring pass included.
@@ -39,12 +40,12 @@ def _passes_on(args: KernelArgs) -> bool:
     return args.op_type == "SquareSumV2"
 
 
-def _footprint(args: KernelArgs, chunk: int) -> int:
-    """UB bytes: two input slots, the working tile, two slots to pass on, partial sums."""
+def _footprint(args: KernelArgs, chunk: int, each: int = 2) -> int:
+    """UB bytes: `each` input slots, the working tile, `each` slots to pass on, partial sums."""
     if chunk > MOST:
         return 1 << 30
     width = args.inputs[0].dtype.size if args.inputs[0] else 4
-    slots = 4 if _passes_on(args) else 2
+    slots = (1 + _passes_on(args)) * each
     return slots * chunk * width + 4 * chunk + 3 * (chunk // LINE * 4 + 32) + 256
 
 
@@ -97,12 +98,16 @@ class SumAll(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Tiles of whole lines: a share in the fewest equal pieces that fit."""
+        """Tiles of whole lines: the share whole, else the fewest equal pieces that fit twice."""
         n, spec = _elements(args), args.operands[0]
         blocks = min(chip.vector_cores(), -(-n * spec.dtype.size // SMALL_BLOCK_BYTES))
         share = share_of(n, spec.shape[0] if len(spec.shape) > 1 else 1, blocks)
         room = int(chip.core.ub.size * UB_SHARE)
         pieces = 1
+        whole = -(-share // LINE) * LINE
+        if _footprint(args, whole, 1) <= chip.core.ub.size * WHOLE_SHARE:
+            yield {"chunk": whole, "share": share, "blocks": -(-n // share)}
+            return
         while _footprint(args, chunk := -(-share // pieces // LINE) * LINE) > room:
             if chunk == LINE:
                 return
@@ -156,8 +161,9 @@ class _Run:
         self.k, self.args, self.stretch, self.blocks = k, args, run, blocks
         self.dtype = args.operands[0].dtype.np
         nbytes, partial = run.chunk * self.dtype.itemsize, run.chunk // LINE * 4
-        self.data = k.queue("UB", nbytes, 2, Pipe.MTE2, Pipe.V)
-        self.on = k.queue("UB", nbytes, 2, Pipe.V, Pipe.MTE3) if _passes_on(args) else None
+        slots = 1 if run.tiles == 1 else 2
+        self.data = k.queue("UB", nbytes, slots, Pipe.MTE2, Pipe.V)
+        self.on = k.queue("UB", nbytes, slots, Pipe.V, Pipe.MTE3) if _passes_on(args) else None
         self.result = k.queue("UB", 32, 1, Pipe.V, Pipe.MTE3)
         self.work = k.alloc("UB", 4 * run.chunk)
         self.partial, self.accumulator = k.alloc("UB", partial), k.alloc("UB", partial)

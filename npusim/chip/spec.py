@@ -21,15 +21,11 @@ class Part(BaseModel):
 
 
 class Cores(Part):
-    """How many cores. On split chips (910B) `count` is AICs and `vector_count` AIVs.
-
-    `at_once` is how many blocks run at once where that is more than `count` (None: it is not).
-    """
+    """How many cores. On split chips (910B) `count` is AICs and `vector_count` AIVs."""
 
     count: int
     vector_count: int
     split: bool = False
-    at_once: int | None = None
 
 
 class Cube(Part):

@@ -1,19 +1,22 @@
 """BitMask: elements kept where a bit of a mask is set (ReluGradV2, DropOutDoMask).
 
 On the vector unit a select by bits is a pair of instructions, set mask and vsel, for every
-repeat. Where the scheduler generates them a barrier stands between (the chip's `select` cost);
-the hand-written dropout kernel issues pair after pair without one.
+repeat. Flat launches cut one axis; ReluGradV2 on NC1HWC0 is cut as CANN cuts it, blocks by
+images (32 images on 30 cores keep 16 busy), tiles of rows or slices that divide evenly: an image
+of 71 rows is taken row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
-from npusim.kernels.elementwise import unsupported_type
+from npusim.kernels.batchnorm_grid import C0, Job, cut_blocks
+from npusim.kernels.elementwise import UB_SHARE, unsupported_type
 from npusim.kernels.estimate import pipeline_cycles, port_rate
 from npusim.kernels.flat import Stretch, flat_tilings, stretch
 from npusim.kernels.lang import Kernel, TileKernel
@@ -25,6 +28,66 @@ GRAIN = 256  #: elements whose mask is one 32 B block
 #: Cycles of a pair in the dropout kernel by bytes of an element: slope of the recorded
 #: DropoutDoMask rows (12.9 per 128 fp16, 43.8 per 128 fp32) less the scaling pass.
 DROPOUT_PAIR = {2: 11.7, 4: 19.8}
+#: … in ReluGradV2 on fp16: slope of the recorded rows at 16 busy cores (13.5-14.3 per 128).
+RELU_GRAD_PAIR = 13.6
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """A block's tiles: `chunk` elements from each start."""
+
+    starts: tuple[int, ...]
+    chunk: int
+
+    @property
+    def size(self) -> int:
+        """Elements of the block."""
+        return len(self.starts) * self.chunk
+
+    @property
+    def tiles(self) -> int:
+        """How many."""
+        return len(self.starts)
+
+    def tile(self, index: int) -> slice:
+        """The elements of one tile."""
+        return slice(self.starts[index], self.starts[index] + self.chunk)
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The largest divisor of `extent` up to `most`."""
+    return max(d for d in range(1, most + 1) if extent % d == 0)
+
+
+def _grid(args: KernelArgs, chip: ChipSpec) -> Tiling | None:
+    """CANN's cut of an NC1HWC0 image; None where blocks would not be whole images or slices."""
+    if _scales(args) or args.outputs[0].layout is not Layout.NC1HWC0:
+        return None
+    n, c1, h, w, _ = args.outputs[0].storage_shape
+    per_n, per_c, per_h = cut_blocks(n, c1, h, chip.vector_cores(), False)
+    limit, even = 0, c1 % per_c == 0 and per_h == h and max(n, c1) >= chip.vector_cores()
+    while _footprint(args, (limit + 1) * w * C0) <= chip.core.ub.size * UB_SHARE:
+        limit += 1  # rows of a tile
+    if not limit or not even:
+        return None
+    rows, group = (h, _divisor(per_c, limit // h)) if limit >= h else (_divisor(h, limit), 1)
+    tiling = {"per_n": per_n, "per_c": per_c, "per_h": per_h, "rows": rows, "group": group}
+    return {**tiling, "blocks": len(Job.of(args, tiling).boxes())}
+
+
+def _run_of(args: KernelArgs, tiling: Tiling, block: int) -> Stretch | Cuts:
+    """What a block works on."""
+    if "rows" not in tiling:
+        return stretch(_elements(args), GRAIN, tiling, block)
+    job = Job.of(args, tiling)
+    box = job.boxes()[block]
+    starts = tuple(
+        ((i * job.c1 + c) * job.positions + h0 * job.width) * C0
+        for i in range(box.n0, box.n1)
+        for c, _ in job.groups(box)
+        for h0, _ in job.cuts(box)
+    )
+    return Cuts(starts, job.room())
 
 
 def _scales(args: KernelArgs) -> bool:
@@ -37,7 +100,8 @@ def _pair(args: KernelArgs, chip: ChipSpec) -> float:
     if _scales(args):
         return DROPOUT_PAIR[x.size]
     costs = chip.core.vector.costs["select"]
-    return (costs.b16 if x.size == 2 else costs.b32) or 0.0
+    own = (costs.b16 if x.size == 2 else costs.b32) or 0.0
+    return min(own, RELU_GRAD_PAIR) if x.size == 2 else own
 
 
 def _footprint(args: KernelArgs, chunk: int) -> int:
@@ -69,14 +133,17 @@ class BitMask(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Tiles of whole grains."""
+        """CANN's cut of an image, or tiles of whole grains."""
+        grid = _grid(args, chip)
+        if grid:
+            return iter((grid,))
         n, width = _elements(args), args.outputs[0].dtype.size
         return flat_tilings(n, width, GRAIN, chip, lambda c: _footprint(args, c))
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Pairs, transfers, and the exposed ends."""
-        run = stretch(_elements(args), GRAIN, tiling, tiling["blocks"] - 1)
+        run = _run_of(args, tiling, tiling["blocks"] - 1)
         width, blocks = args.outputs[0].dtype.size, tiling["blocks"]
         vector = run.size * width / chip.core.vector.repeat_bytes * _pair(args, chip)
         into, out = (
@@ -91,7 +158,7 @@ class BitMask(TileKernel):
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Each byte once; the keep probability once a block."""
         n, blocks = _elements(args), tiling["blocks"]
-        runs = [stretch(n, GRAIN, tiling, b) for b in range(blocks)]
+        runs = [_run_of(args, tiling, b) for b in range(blocks)]
         data = n * args.outputs[0].dtype.size
         mask = sum(_mask_bytes(run) for run in runs)
         traffic = {
@@ -107,7 +174,7 @@ class BitMask(TileKernel):
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """Load data and mask, scale, select, store."""
-        run = _Run(k, args, stretch(_elements(args), GRAIN, tiling, block))
+        run = _Run(k, args, _run_of(args, tiling, block))
         yield from run.start()
         for i in k.loop(run.stretch.tiles):
             yield from run.tile(i)
@@ -118,14 +185,14 @@ def _elements(args: KernelArgs) -> int:
     return spec.nbytes // spec.dtype.size
 
 
-def _mask_bytes(run: Stretch) -> int:
+def _mask_bytes(run: Stretch | Cuts) -> int:
     return -(-run.size // 8)
 
 
 class _Run:
     """One block at work."""
 
-    def __init__(self, k: Kernel, args: KernelArgs, run: Stretch) -> None:
+    def __init__(self, k: Kernel, args: KernelArgs, run: Stretch | Cuts) -> None:
         self.k, self.args, self.stretch = k, args, run
         self.dtype = args.outputs[0].dtype.np
         nbytes = run.chunk * self.dtype.itemsize

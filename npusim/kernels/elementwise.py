@@ -30,20 +30,36 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import Region
 
-MIN_BLOCK_BYTES = 2048  #: output bytes per block below which CANN adds no block
+#: Output bytes per block below which CANN adds no block: of most operators, and of those with
+#: several outputs or scalars in the tile loop (recorded block dims: 768 fp32 -> 2, and -> 3).
+MIN_BLOCK_BYTES, SMALL_BLOCK_BYTES = 2048, 1024
 UB_SHARE = 0.75  #: of UB that tiles take
+#: CANN's generated schedule of these computes on scalars in the tile loop, as on whole tensors:
+#: 1050 cycles a tile beside the passes in LambApplyWeightAssign, whatever the tile's size.
+TILE_SCALARS = ("LambApplyWeightAssign",)
+#: Cycles per 256 B repeat to spread a scalar over a tile: a vector_dup reads nothing that could
+#: meet in a bank, so it writes a repeat a cycle (910B: 0.94; LambApplyOptimizerAssign's slope).
+SPREAD = 1.06
 
 
 @dataclass(frozen=True)
 class Job:
-    """A launch, lowered: its program over the tile's axes."""
+    """A launch, lowered: its program over the tile's axes.
+
+    `keeps_scalars`: what is computed from scalars alone is computed once per block.
+    """
 
     space: Space
     program: Program
+    keeps_scalars: bool
 
     def resident(self, v: Value, axis: int) -> bool:
         """Constant over all tiles of a block when `axis` is the one that tiles cut."""
         return not any(v.varies[: axis + 1])
+
+    def once(self, v: Value, axis: int) -> bool:
+        """Computed once per block: resident, and no scalar where those are computed per tile."""
+        return self.resident(v, axis) and (self.keeps_scalars or any(v.varies))
 
     def dims(self, v: Value, axis: int, chunk: int) -> tuple[int, ...]:
         """Extents of the value in a tile of `chunk` along `axis`."""
@@ -119,7 +135,8 @@ def lowered(args: KernelArgs, cap: int) -> Job:
         raise UnsupportedError(
             f"{len(args.outputs)} outputs of {args.op_type}", str(len(running)), "name every output"
         )
-    return Job(space, b.finish(running, [o.dtype.np for o in args.outputs]))
+    program = b.finish(running, [o.dtype.np for o in args.outputs])
+    return Job(space, program, args.op_type not in TILE_SCALARS)
 
 
 def _job(args: KernelArgs, chip: ChipSpec) -> Job:
@@ -134,6 +151,16 @@ def unsupported_type(dtype: DType, chip: ChipSpec, computed: bool = True) -> str
     if "bfloat16" in chip.core.cube.k:
         known.add("bfloat16")
     return "" if dtype.value in known else f"the vector unit has no {dtype.value}"
+
+
+def _row(args: KernelArgs, job: Job, axis: int) -> int:
+    """Units of a row that tiles keep whole (1: they need not).
+
+    Where scalars are computed in the tile loop, the schedule has not made one axis of all.
+    """
+    length, unit = (args.outputs[0].storage_shape or (1,))[-1], job.space.unit
+    whole = len(job.space.outer) == axis and length % unit == 0
+    return 1 if job.keeps_scalars or not whole else length // unit
 
 
 @kernel("Elementwise")
@@ -174,12 +201,15 @@ class Elementwise(TileKernel):
         job = _job(args, chip)
         extents = job.space.extents
         room = int(chip.core.ub.size * UB_SHARE)
-        want = max(1, min(chip.vector_cores(), args.outputs[0].nbytes // MIN_BLOCK_BYTES))
+        small = len(args.outputs) > 1 or not job.keeps_scalars
+        grain = SMALL_BLOCK_BYTES if small else MIN_BLOCK_BYTES
+        want = min(chip.vector_cores(), -(-args.outputs[0].nbytes // grain))
         for axis in range(len(extents) - 1):
             one, two = job.footprint(axis, 1), job.footprint(axis, 2)
             if one > room:
                 continue
             most = 1 + (room - one) // max(1, two - one)
+            row = _row(args, job, axis)
             prefix, n = prod(extents[:axis]), extents[axis]
             splits = {(min(prefix, want // p), p) for p in (1, 2, 3, 5) if p <= min(n, want)}
             if prefix <= want:
@@ -187,6 +217,8 @@ class Elementwise(TileKernel):
             for before, parts in sorted(splits):
                 share = -(-n // parts)
                 chunks = {-(-share // k) for k in (1, 2, 4)} | {-(-share // -(-share // most))}
+                if row <= min(share, most):
+                    chunks = {min(share, most) // row * row} if row > 1 else chunks
                 for chunk in sorted(c for c in chunks if c <= most):
                     yield {"axis": axis, "chunk": chunk, "before": before, "parts": parts}
 
@@ -346,7 +378,7 @@ class _Run:
         for v in loads:
             yield self.queues[v].deque()
         for step in self.job.program.steps:
-            if self.job.resident(step.dst, self.axis):
+            if self.job.once(step.dst, self.axis):
                 yield self._compute(step.op, step.dst, step.srcs, step.scalar, self.chunk)
 
     def tile(self, prefix: int, index: int) -> Iterator[Instr]:
@@ -362,7 +394,7 @@ class _Run:
         for step in program.steps:
             if step.dst in self.outs:
                 self.places[step.dst] = yield from self.outs[step.dst][1].alloc()
-            if not self.job.resident(step.dst, self.axis):
+            if not self.job.once(step.dst, self.axis):
                 yield self._compute(step.op, step.dst, step.srcs, step.scalar, size)
         for v in loads:
             yield self.queues[v].free()
@@ -387,7 +419,17 @@ class _Run:
             dims = len(self.job.dims(dst, self.axis, size))
             return self.k.vec(op, self._blocks(dst, size), self._region(srcs[0], size).expand(dims))
         regions = [self._region(s, size) for s in srcs]
+        if op == "copy" and not any(srcs[0].varies):
+            return self._spread(self._region(dst, size), regions[0])
         return self.k.vec(op, self._region(dst, size), *regions, scalar=scalar)
+
+    def _spread(self, dst: Region, scalar: Region) -> Instr:
+        """A scalar over a tile."""
+        costs = self.k.chip.core.vector.costs["dup"]
+        rate = (costs.b16 if dst.dtype.itemsize <= 2 else costs.b32) or SPREAD
+        source = scalar.broadcast(dst.shape)
+        fn = vector_ops.get("copy").fn
+        return self.k.vec_by("copy", fn, dst, dst, source, per_repeat=min(rate, SPREAD))
 
     def _region(self, v: Value, size: int) -> Region:
         """The value's place in UB, shaped as the tile (1 where it does not vary)."""

@@ -12,9 +12,10 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType
-from npusim.kernels.elementwise import unsupported_type
+from npusim.kernels import vector_ops
+from npusim.kernels.elementwise import SMALL_BLOCK_BYTES, UB_SHARE, unsupported_type
 from npusim.kernels.estimate import pipeline_cycles, port_rate
-from npusim.kernels.flat import Stretch, flat_tilings, stretch
+from npusim.kernels.flat import Stretch
 from npusim.kernels.lang import Alloc, Kernel, TileKernel
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
@@ -22,7 +23,13 @@ from npusim.program.region import Region
 
 F32 = np.dtype(np.float32)
 LINE = 64  #: fp32 elements that vcadd sums at a time
-MOST = LINE * LINE * 4  #: elements of a tile, so that two more vcadds finish
+MOST = LINE * LINE * 5  #: elements of a tile, so that two more vcadds finish
+WHOLE_SHARE = 0.95  #: of UB that a share taken whole may fill
+BLOCK = 8  #: fp32 elements of 32 B, which a block's share is a multiple of
+#: Cycles per repeat of vcadd over a tile, where the chip's own are more: SquareSumV1 takes 7.3
+#: cycles per 64 elements over its blocks' two rounds on 30 cores, its squaring pass included.
+#: SquareSumV2, which also stores a tile, keeps the chip's (12 cycles per 64 with both passes).
+VCADD = 5.2
 
 
 def _square(args: KernelArgs) -> bool:
@@ -33,17 +40,40 @@ def _passes_on(args: KernelArgs) -> bool:
     return args.op_type == "SquareSumV2"
 
 
-def _footprint(args: KernelArgs, chunk: int) -> int:
-    """UB bytes: two input slots, the working tile, two slots to pass on, partial sums."""
+def _footprint(args: KernelArgs, chunk: int, each: int = 2) -> int:
+    """UB bytes: `each` input slots, the working tile, `each` slots to pass on, partial sums."""
     if chunk > MOST:
         return 1 << 30
     width = args.inputs[0].dtype.size if args.inputs[0] else 4
-    slots = 4 if _passes_on(args) else 2
+    slots = (1 + _passes_on(args)) * each
     return slots * chunk * width + 4 * chunk + 3 * (chunk // LINE * 4 + 32) + 256
 
 
 def _elements(args: KernelArgs) -> int:
     return args.operands[0].nbytes // args.operands[0].dtype.size
+
+
+def share_of(n: int, rows: int, blocks: int) -> int:
+    """Elements of a block, as CANN's reductions cut them: whole rows where there are enough.
+
+    The units (rows, else 32 B) are dealt out in equal shares; where they do not divide, one block
+    fewer gets ⌊units / (blocks - 1)⌋ each, and the last what is left: 768 rows on 31 blocks are
+    30 times 25 and 18.
+    """
+    unit = n // rows if rows >= blocks else BLOCK
+    units = -(-n // unit)
+    even = -(-units // blocks)
+    if units % blocks and blocks > 1:
+        fewer = units // (blocks - 1)
+        if fewer and -(-units // fewer) == blocks:
+            even = fewer
+    return even * unit
+
+
+def _stretch(args: KernelArgs, tiling: Tiling, block: int) -> Stretch:
+    """A block's run: full shares, the last one short."""
+    n, share = _elements(args), tiling["share"]
+    return Stretch(block * share, min(share, n - block * share), tiling["chunk"])
 
 
 @kernel("SumAll")
@@ -68,14 +98,26 @@ class SumAll(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Tiles of whole lines."""
-        n, width = _elements(args), args.operands[0].dtype.size
-        return flat_tilings(n, width, LINE, chip, lambda c: _footprint(args, c))
+        """Tiles of whole lines: the share whole, else the fewest equal pieces that fit twice."""
+        n, spec = _elements(args), args.operands[0]
+        blocks = min(chip.vector_cores(), -(-n * spec.dtype.size // SMALL_BLOCK_BYTES))
+        share = share_of(n, spec.shape[0] if len(spec.shape) > 1 else 1, blocks)
+        room = int(chip.core.ub.size * UB_SHARE)
+        pieces = 1
+        whole = -(-share // LINE) * LINE
+        if _footprint(args, whole, 1) <= chip.core.ub.size * WHOLE_SHARE:
+            yield {"chunk": whole, "share": share, "blocks": -(-n // share)}
+            return
+        while _footprint(args, chunk := -(-share // pieces // LINE) * LINE) > room:
+            if chunk == LINE:
+                return
+            pieces += 1
+        yield {"chunk": chunk, "share": share, "blocks": -(-n // share)}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Passes over the data, transfers, and the exposed ends."""
-        run = stretch(_elements(args), LINE, tiling, tiling["blocks"] - 1)
+        run = _stretch(args, tiling, 0)
         width, blocks, vec = args.operands[0].dtype.size, tiling["blocks"], chip.core.vector
         passes = _square(args) + _passes_on(args) + (width == 2)
         per = passes * (vec.costs["binary"].b32 or 0) + (vec.costs["reduce"].b32 or 0)
@@ -99,13 +141,13 @@ class SumAll(TileKernel):
         }
         if _passes_on(args):
             traffic[n + 1] = Traffic(x.nbytes, x.nbytes)
-        sizes = [stretch(_elements(args), LINE, tiling, b).size for b in range(blocks)]
+        sizes = [_stretch(args, tiling, b).size for b in range(blocks)]
         return Plan(tiling, blocks, traffic, group_blocks(sizes))
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """Tiles summed along lines into one accumulator, which two vcadds finish."""
-        run = _Run(k, args, stretch(_elements(args), LINE, tiling, block), tiling["blocks"])
+        run = _Run(k, args, _stretch(args, tiling, block), tiling["blocks"])
         yield k.vec("dup", run.lines(run.accumulator, run.stretch.chunk // LINE), scalar=0.0)
         for i in k.loop(run.stretch.tiles):
             yield from run.tile(i)
@@ -119,8 +161,9 @@ class _Run:
         self.k, self.args, self.stretch, self.blocks = k, args, run, blocks
         self.dtype = args.operands[0].dtype.np
         nbytes, partial = run.chunk * self.dtype.itemsize, run.chunk // LINE * 4
-        self.data = k.queue("UB", nbytes, 2, Pipe.MTE2, Pipe.V)
-        self.on = k.queue("UB", nbytes, 2, Pipe.V, Pipe.MTE3) if _passes_on(args) else None
+        slots = 1 if run.tiles == 1 else 2
+        self.data = k.queue("UB", nbytes, slots, Pipe.MTE2, Pipe.V)
+        self.on = k.queue("UB", nbytes, slots, Pipe.V, Pipe.MTE3) if _passes_on(args) else None
         self.result = k.queue("UB", 32, 1, Pipe.V, Pipe.MTE3)
         self.work = k.alloc("UB", 4 * run.chunk)
         self.partial, self.accumulator = k.alloc("UB", partial), k.alloc("UB", partial)
@@ -151,7 +194,11 @@ class _Run:
             yield k.vec("mul", work, source, source)
             source = work
         partial = self.lines(self.partial, lines)
-        yield k.reduce("cadd", partial, source.split(0, LINE))
+        lined = source.split(0, LINE)
+        rate = k.chip.core.vector.costs["reduce"].b32 or VCADD
+        rate = rate if _passes_on(self.args) else min(rate, VCADD)
+        fn = vector_ops.get("cadd").fn
+        yield k.vec_by("cadd", fn, lined, partial, lined, per_repeat=rate)
         total = self.lines(self.accumulator, lines)
         yield k.vec("add", total, total, partial)
         if self.on is not None:

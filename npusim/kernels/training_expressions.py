@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from npusim.kernels.expressions import LOWER, Lower
 from npusim.kernels.vector_program import BOOL, F16, Builder, Value
 
 _ROOT = math.sqrt(2 / math.pi)
+BYTE = np.dtype(np.uint8)
 
 
 def _when(b: Builder, condition: str, x: Value, y: Value, then: Value, other: Value) -> Value:
@@ -74,11 +77,61 @@ def _adam(
     b: Builder, attrs: Any, var: Value, m: Value, v: Value, power1: Value, power2: Value,
     lr: Value, beta1: Value, beta2: Value, epsilon: Value, grad: Value,
 ) -> tuple[Value, ...]:  # fmt: skip
-    m = b.add(m, b.mul(b.sub(grad, m), b.sub(1.0, beta1)))
-    v = b.add(v, b.mul(b.sub(b.mul(grad, grad), v), b.sub(1.0, beta2)))
+    """CANN's schedule for this operator keeps its scalars in registers."""
+    m = b.add(m, b.by_scalar("mul", b.sub(grad, m), b.sub(1.0, beta1)))
+    v = b.add(v, b.by_scalar("mul", b.sub(b.mul(grad, grad), v), b.sub(1.0, beta2)))
     rate = b.div(b.mul(lr, b("sqrt", b.sub(1.0, power2))), b.sub(1.0, power1))
-    step = b.div(b.mul(m, rate), b.add(b("sqrt", v), epsilon))
+    step = b.div(b.by_scalar("mul", m, rate), b.by_scalar("add", b("sqrt", v), epsilon))
     return b.sub(var, step), m, v
+
+
+def _adam_w_step(
+    b: Builder, state: tuple[Value, Value, Value, Value], betas: tuple[Any, Any], epsilon: Any,
+    corrections: tuple[Value, Value], rate: Value, kept: Value,
+) -> tuple[Value, ...]:  # fmt: skip
+    """Adam with decoupled decay: var · kept - rate · m̂ / (√v̂ + ε).
+
+    `corrections`: 1/(1 - β₁ᵗ), 1/(1 - β₂ᵗ); `kept` = 1 - rate · decay. Betas and epsilon are
+    scalars or constants.
+    """
+    var, m, v, grad = state
+
+    def times(x: Value, s: Any) -> Value:
+        return b.by_scalar("mul", x, s) if isinstance(s, Value) else b.mul(x, s)
+
+    rest1, rest2 = (b.sub(1.0, x) if isinstance(x, Value) else 1.0 - x for x in betas)
+    m = b.add(times(m, betas[0]), times(grad, rest1))
+    v = b.add(times(v, betas[1]), times(b.mul(grad, grad), rest2))
+    size = b("sqrt", times(v, corrections[1]))
+    size = b.by_scalar("add", size, epsilon) if isinstance(epsilon, Value) else b.add(size, epsilon)
+    step = b.div(times(m, b.mul(corrections[0], rate)), size)
+    return b.sub(times(var, kept), step), m, v
+
+
+def _adam_w(
+    b: Builder, attrs: Any, var: Value, m: Value, v: Value, power1: Value, power2: Value,
+    lr: Value, decay: Value, beta1: Value, beta2: Value, epsilon: Value, grad: Value,
+) -> tuple[Value, ...]:  # fmt: skip
+    """The powers are those of the step before."""
+    corrections = tuple(
+        b.div(1.0, b.sub(1.0, b.mul(p, beta))) for p, beta in ((power1, beta1), (power2, beta2))
+    )
+    kept = b.sub(1.0, b.mul(lr, decay))
+    state = (var, m, v, grad)
+    return _adam_w_step(b, state, (beta1, beta2), epsilon, corrections, lr, kept)  # type: ignore[arg-type]
+
+
+def _adam_w_v2(
+    b: Builder, attrs: Any, var: Value, m: Value, v: Value, grad: Value, step: Value
+) -> tuple[Value, ...]:
+    """Rates and betas are attributes, the step a number in memory."""
+    betas = (attrs["beta1"], attrs["beta2"])
+    corrections = tuple(
+        b.div(1.0, b.sub(1.0, b("exp", b.mul(step, math.log(beta))))) for beta in betas
+    )
+    rate, kept = (b.const(x, step) for x in (attrs["lr"], 1.0 - attrs["lr"] * attrs["decay"]))
+    state, epsilon = (var, m, v, grad), attrs["epsilon"]
+    return _adam_w_step(b, state, betas, epsilon, corrections, rate, kept)  # type: ignore[arg-type]
 
 
 def _rms_prop(
@@ -130,18 +183,37 @@ def _lamb(
     return b.add(b.mul(b.mul(param, wide(decay)), wide(use_decay)), update), v, m
 
 
+def _positive(b: Builder, x: Value, zero: Value) -> Value:
+    """1 where x > 0, else 0, as CANN's greater has it: clipped to the smallest number, scaled."""
+    x = b.max(b.min(b.sub(x, zero), b.const(2.0**-126, x)), zero)
+    x = b.mul(b.mul(b.mul(x, 2.0**62), 2.0**62), 4.0)
+    return b.conv(b.conv(x, F16), BYTE)
+
+
+def _blend(b: Builder, gate: Value, then: Value, other: Value) -> Value:
+    """`then` where gate is 1, `other` where it is 0, by arithmetic on the gate's bytes."""
+    half = b.conv(gate, F16)
+    rest = b.conv(b.add(b.neg(half), 1.0), then.dtype)
+    return b.add(b.mul(b.conv(half, then.dtype), then), b.mul(rest, other))
+
+
 def _lamb_weight(
     b: Builder, attrs: Any, w_norm: Value, g_norm: Value, lr: Value, update: Value, param: Value
 ) -> Value:
+    """param - ratio · (update · lr): both scalars are spread over the tile."""
     zero, one = b.const(0.0, g_norm), b.const(1.0, g_norm)
-    ratio = _when(b, "gt", g_norm, zero, b.div(w_norm, g_norm), one)
-    ratio = _when(b, "gt", w_norm, zero, ratio, one)
-    return b.sub(param, b.mul(update, b.mul(ratio, lr)))
+    g_gate, w_gate = _positive(b, g_norm, zero), _positive(b, w_norm, zero)
+    guard = b.conv(b.conv(g_gate, F16), one.dtype)  # no division by a norm of zero
+    quotient = b.div(w_norm, b.add(g_norm, b.sub(one, guard)))
+    ratio = _blend(b, w_gate, _blend(b, g_gate, quotient, one), one)
+    return b.sub(param, b.mul(b.mul(update, lr), ratio))
 
 
 def _clip_by_norm(b: Builder, attrs: Any, x: Value, zero: Value, one: Value, top: Value) -> Value:
-    root = b("sqrt", _when(b, "gt", x, zero, x, one))
-    return b.max(_when(b, "gt", x, zero, root, x), top)
+    """max(√x, top) where x is positive, else max(x, top): one comparison serves both selects."""
+    mask = b("gt", x, zero, dtype=BOOL, is_mask=True)
+    root = b("sqrt", b("sel", mask, x, one, dtype=x.dtype))
+    return b.max(b("sel", mask, root, x, dtype=x.dtype), top)
 
 
 TRAINING: dict[str, Lower] = {
@@ -156,6 +228,8 @@ TRAINING: dict[str, Lower] = {
     "SigmoidCrossEntropyWithLogits": _cross_entropy,
     "SigmoidCrossEntropyWithLogitsGrad": _cross_entropy_grad,
     "ApplyAdam": _adam,
+    "ApplyAdamW": _adam_w,
+    "ApplyAdamWV2": _adam_w_v2,
     "ApplyRMSProp": _rms_prop,
     "FusedMulApplyMomentum": _mul_momentum,
     "ApplyMomentum": _momentum,

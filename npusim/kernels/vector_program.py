@@ -111,6 +111,12 @@ class Builder:
         self._steps.append(Step(op, dst, srcs, scalar))
         return dst
 
+    def by_scalar(self, op: str, x: Value, s: Value) -> Value:
+        """x op s with a scalar that the instruction takes from a register: nothing is spread."""
+        if any(s.varies):  # one element, as x then is
+            return self(op, x, s)
+        return self._emit(op, x.varies, (x, s), None, x.dtype)
+
     def spread(self, v: Value, varies: Pattern) -> Value:
         """`v` in a form that an instruction of the wider pattern can read."""
         if v.spaced or v.varies[-1] == varies[-1]:

@@ -58,6 +58,7 @@ def time_launch(
     spans: bool = False,
     coupled: bool = True,
     waves: int = 1,
+    sharing: int | None = None,
 ) -> LaunchResult:
     """Time a launch; nothing is computed.
 
@@ -69,6 +70,7 @@ def time_launch(
             memory as if all cores were like it: quicker, since a class alone repeats itself
             and folds; the classes of one kernel differ by a ragged tile at most.
         waves: rounds in which the blocks run one after the other; only uncoupled.
+        sharing: cores that share the memory in a round (default: equal rounds); only uncoupled.
 
     Raises:
         DeadlockError: pipes wait for each other.
@@ -85,9 +87,8 @@ def time_launch(
     if engine == "fast":
         fold = fold and not spans
         cores = list(zip(contexts, programs, weights, strict=True))
-        groups = (
-            [cores] if coupled else [[(k, p, -(-plan.block_dim // waves))] for k, p, _ in cores]
-        )
+        weight = sharing or -(-plan.block_dim // waves)
+        groups = [cores] if coupled else [[(k, p, weight)] for k, p, _ in cores]
         stats: list[CoreStats] = []
         events = 0
         for group in groups:

@@ -24,6 +24,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     training_optimizer,
     training_pool,
     training_rows,
+    training_status,
 )
 from npusim.ops.registry import (
     Arrays,

@@ -42,6 +42,26 @@ def _adam(
     return var - m * rate / (np.sqrt(v) + epsilon), m, v
 
 
+def _adam_w(
+    var: Any, m: Any, v: Any, beta1_power: Any, beta2_power: Any, lr: Any, decay: Any, beta1: Any,
+    beta2: Any, epsilon: Any, grad: Any,
+) -> tuple[np.ndarray, ...]:  # fmt: skip
+    """Adam with decoupled weight decay; the powers are those of the step before."""
+    m = m * beta1 + grad * (1 - beta1)
+    v = v * beta2 + grad * grad * (1 - beta2)
+    size = np.sqrt(v / (1 - beta2_power * beta2)) + epsilon
+    return var * (1 - lr * decay) - lr * m / (1 - beta1_power * beta1) / size, m, v
+
+
+def _adam_w_v2(
+    var: Any, m: Any, v: Any, grad: Any, step: Any, lr: float, beta1: float, beta2: float,
+    epsilon: float, decay: float,
+) -> tuple[np.ndarray, ...]:  # fmt: skip
+    """As `_adam_w`, with the number of the step (from 1) in memory and the rest as attributes."""
+    power1, power2 = (np.power(np.float32(x), step - 1) for x in (beta1, beta2))
+    return _adam_w(var, m, v, power1, power2, lr, decay, beta1, beta2, epsilon, grad)
+
+
 def _rms_prop(
     var: Any, ms: Any, mom: Any, lr: Any, grad: Any, rho: float, momentum: float, epsilon: float
 ) -> tuple[np.ndarray, ...]:
@@ -93,6 +113,10 @@ def _momentum(
 
 
 _optimizer("ApplyAdam", _adam, 14)
+_optimizer("ApplyAdamW", _adam_w, 14)
+_optimizer(
+    "ApplyAdamWV2", _adam_w_v2, 14, lr=1e-3, beta1=0.9, beta2=0.999, epsilon=1e-8, decay=0.01
+)
 _optimizer("ApplyRMSProp", _rms_prop, 12, rho=0.9, momentum=0.9, epsilon=1e-10)
 _optimizer("FusedMulApplyMomentum", _mul_momentum, 5)
 _optimizer("ApplyMomentum", _momentum, 4)

@@ -95,15 +95,3 @@ def test_what_was_just_written_is_read_from_l2() -> None:
     alone = replay([neg], CHIP).rows[0].predicted_us
     assert after is not None and alone is not None
     assert after < 0.8 * alone
-
-
-def test_blocks_beyond_the_cores_run_in_waves() -> None:
-    """A part that takes 32 blocks at once runs 48 in two waves, 32 in one."""
-    nz = "FRACTAL_NZ:float16:48,256,16,16"
-    split = "FRACTAL_NZ:float16:32,12,4,8,16,16"
-    one, two = (
-        replay([row("ConfusionTransposeD", nz, split, blocks)], CHIP).rows[0].predicted_us
-        for blocks in (32, 48)
-    )
-    assert one is not None and two is not None
-    assert one < two < 2 * one

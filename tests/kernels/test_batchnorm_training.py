@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import npusim.kernels  # noqa: F401  (registers)
 from npusim.ir import DType, Layout, Node, TensorType, pack, unpack
+from npusim.kernels.batchnorm_grid import cut_blocks, cut_tile, nearest_factor
 from npusim.machine.launch import run_tile_level, time_launch
 from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
@@ -99,3 +100,30 @@ def test_small_slices_cost_more_per_element() -> None:
             chip, "BatchNorm", args, choose_plan("BatchNorm", args, chip)
         ).cycles
     assert times[7] > 1.4 * times[28]
+
+
+@pytest.mark.parametrize(
+    ("images", "c1", "sums", "want"),
+    [
+        (32, 16, False, (2, 16, 28)),  # 16 of 30 cores, two images each
+        (32, 64, False, (2, 64, 28)),
+        (32, 16, True, (2, 16, 28)),
+        (32, 64, True, (32, 3, 28)),  # 22 of 30 cores, three channel blocks each
+        (8, 64, False, (8, 3, 28)),
+        (8, 8, False, (1, 3, 28)),  # 64 slices, too few of either
+        (2, 4, True, (1, 1, 10)),
+    ],
+)
+def test_blocks_cut_the_first_axis_with_an_index_a_core(
+    images: int, c1: int, sums: bool, want: tuple[int, int, int]
+) -> None:
+    assert cut_blocks(images, c1, 28, 30, sums) == want
+
+
+def test_tiles_are_whole_slices_or_rows_that_nearly_divide() -> None:
+    assert nearest_factor(147, 4) == 3
+    assert nearest_factor(71, 8) == 8  # 1 would be far too small
+    assert cut_tile(14, 14, 64, 21760, True) == (14, 4)
+    assert cut_tile(14, 14, 64, 21760, False) == (14, 1)
+    assert cut_tile(56, 56, 64, 21760, True) == (14, 1)
+    assert cut_tile(9, 2000, 4, 21760, True) == (0, 0)

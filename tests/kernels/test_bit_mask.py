@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import CHIPS, check_operator, random_array, timed
+from launching import CHIPS, check_operator, random_array
 
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.errors import UnsupportedError
-from npusim.ir import DType
+from npusim.ir import DType, Layout
+from npusim.machine.launch import run_tile_level, time_launch
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 
 
@@ -38,15 +39,45 @@ def test_dropout(chip: str, dtype: str, n: int) -> None:
                    rtol=2e-3, atol=1e-6)  # fmt: skip
 
 
-def test_the_barrier_costs() -> None:
-    """A generated select pays a barrier for every repeat, the hand-written dropout does not."""
-    x = OperandSpec((1 << 22,), DType.FLOAT16)
-    mask = OperandSpec((1 << 19,), DType.UINT8)
-    keep = OperandSpec((1,), DType.FLOAT16)
-    chip = CHIPS["ascend910a"]
-    relu, _ = timed(chip, "BitMask", KernelArgs("ReluGradV2", (x, mask), (x,)))
-    drop, _ = timed(chip, "BitMask", KernelArgs("DropOutDoMask", (x, mask, keep), (x,)))
-    assert drop.cycles < 0.8 * relu.cycles
+def _image(n: int, c1: int, h: int, w: int) -> KernelArgs:
+    """ReluGradV2 of an NC1HWC0 image."""
+    x = OperandSpec((n, 16 * c1, h, w), DType.FLOAT16, Layout.NC1HWC0)
+    return KernelArgs("ReluGradV2", (x, OperandSpec((n, c1, h, w, 2), DType.UINT8)), (x,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tiling"),
+    [  # (images, rows, slices) of a block and its tiles, on 32 cores
+        ((64, 4, 14, 14), (2, 14, 4)),
+        ((33, 3, 71, 71), (2, 1, 1)),  # a prime number of rows: one by one
+        ((2, 40, 7, 7), (2, 7, 2)),  # by channel blocks, two to a block
+    ],
+)
+def test_an_image_is_cut_evenly(
+    shape: tuple[int, int, int, int], tiling: tuple[int, int, int]
+) -> None:
+    plan = choose_plan("BitMask", _image(*shape), CHIPS["ascend910a"])
+    assert tuple(plan.tiling[k] for k in ("per_n", "rows", "group")) == tiling
+
+
+def test_uneven_channel_blocks_are_one_flat_axis() -> None:
+    plan = choose_plan("BitMask", _image(2, 41, 7, 7), CHIPS["ascend910a"])
+    assert "rows" not in plan.tiling
+
+
+@pytest.mark.parametrize("shape", [(40, 2, 3, 5), (33, 1, 71, 71), (3, 2, 4, 4)])
+def test_relu_grad_of_an_image(shape: tuple[int, int, int, int]) -> None:
+    """Bits stand in the order of storage."""
+    rng, (n, c1, h, w) = np.random.default_rng(1), shape
+    x = random_array(rng, (n, c1, h, w, 16), "float16")
+    mask = rng.integers(0, 256, (n, c1, h, w, 2)).astype(np.uint8)
+    args, chip, got = _image(*shape), CHIPS["ascend910a"], np.ones_like(x)
+    plan = choose_plan("BitMask", args, chip)
+    run_tile_level(chip, "BitMask", args, plan, [x, mask, got])
+    bits = np.unpackbits(mask.reshape(-1), bitorder="little").reshape(x.shape)
+    np.testing.assert_array_equal(got, np.where(bits, x, np.float16(0)))
+    cycles = time_launch(chip, "BitMask", args, plan).cycles
+    assert cycles == time_launch(chip, "BitMask", args, plan, engine="simpy").cycles
 
 
 def test_a_short_mask_is_refused() -> None:

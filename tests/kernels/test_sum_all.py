@@ -11,6 +11,7 @@ from launching import CHIPS, random_array
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.errors import UnsupportedError
 from npusim.ir import DType, Node, TensorType
+from npusim.kernels.sum_all import share_of
 from npusim.machine.launch import run_tile_level, time_launch
 from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
@@ -54,3 +55,23 @@ def test_a_wide_result_is_refused() -> None:
     args = KernelArgs("ReduceSum", (x,), (OperandSpec((2,), DType.FLOAT32),))
     with pytest.raises(UnsupportedError, match="one element"):
         choose_plan("SumAll", args, CHIPS["toy"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks", "share"),
+    [
+        ((768, 768), 31, 25 * 768),  # 30 times 25 rows, and 18
+        ((3072, 768), 31, 102 * 768),
+        ((21128,), 31, 704),
+        ((2, 768), 6, 256),
+        ((600, 10), 30, 200),
+        ((100,), 1, 100),
+    ],
+)
+def test_shares_leave_a_short_last_block(shape: tuple[int, ...], blocks: int, share: int) -> None:
+    rows = shape[0] if len(shape) > 1 else 1
+    assert share_of(int(np.prod(shape)), rows, blocks) == share
+
+
+def test_rows_of_a_matrix() -> None:
+    run("ascend910a", "SquareSumV2", random_array(np.random.default_rng(3), (77, 50), "float32"))

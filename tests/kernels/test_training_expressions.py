@@ -22,7 +22,8 @@ GRADIENTS = {
     "SigmoidGrad": 2, "SwishGrad": 3,
 }  # fmt: skip
 OPTIMISERS = [
-    "ApplyAdam", "ApplyRMSProp", "ApplyMomentum", "FusedMulApplyMomentum",
+    "ApplyAdam", "ApplyAdamW", "ApplyAdamWV2", "ApplyRMSProp", "ApplyMomentum",
+    "FusedMulApplyMomentum",
     "LambApplyOptimizerAssign",
 ]  # fmt: skip
 
@@ -71,6 +72,11 @@ def _state(op: str, rng: np.random.Generator, n: int) -> tuple[list[np.ndarray],
     if op == "ApplyAdam":
         scalars = [s(0.9), s(0.98), s(0.01), s(0.9), s(0.99), s(1e-4)]
         return [x[0], x[1], v, *scalars, x[2]], 3
+    if op == "ApplyAdamW":
+        rates = [s(0.9), s(0.98), s(0.01), s(0.1), s(0.9), s(0.99), s(1e-4)]
+        return [x[0], x[1], v, *rates, x[2]], 3
+    if op == "ApplyAdamWV2":
+        return [x[0], x[1], v, x[2], s(3.0)], 3
     if op == "ApplyRMSProp":
         return [x[0], v, x[1], s(0.1), x[2]], 3
     if op == "ApplyMomentum":

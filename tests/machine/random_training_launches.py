@@ -83,13 +83,26 @@ def library_reduce(rng: Random, size: int) -> KernelArgs:
     return KernelArgs(kind, (OperandSpec(shape, dtype),), (OperandSpec(out, dtype),), attrs)
 
 
+def atomic_clean(rng: Random, size: int) -> KernelArgs:
+    """MemSet to zero of up to a few pieces a block."""
+    return KernelArgs("MemSet", (), (OperandSpec((rng.randint(1, 1 << 20),), F32),))
+
+
+def float_status(rng: Random, size: int) -> KernelArgs:
+    """NPUGetFloatStatus."""
+    status = OperandSpec((8,), F32)
+    return KernelArgs("NPUGetFloatStatus", (status,), (status,))
+
+
 MAKERS = {
+    "AtomicClean": atomic_clean,
     "BatchNorm": batch_norm,
     "BiasGrad": bias_grad,
     "ColumnSums": column_sums,
     "LibraryReduce": library_reduce,
     "LongRows": long_rows,
     "RowByRow": row_by_row,
+    "FloatStatus": float_status,
     "RowTiles": row_tiles,
     "SegmentSum": segment_sum,
 }

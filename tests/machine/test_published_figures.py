@@ -94,12 +94,12 @@ def test_large_elementwise_on_the_30_core_chip(op: str, inputs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "block_dim", "measured"), [((1, 16), 1, 1.2), ((30, 1024), 30, 3.2)]
+    ("shape", "block_dim", "measured"), [((1, 16), 1, 1.4), ((30, 1024), 30, 3.2)]
 )
 def test_the_smallest_kernels_on_the_30_core_chip(
     shape: tuple[int, int], block_dim: int, measured: float
 ) -> None:
-    """About 1.2 µs with 1 block, about 3.2 µs with 30."""
+    """1.3 µs (at their quickest) to 1.6 µs with 1 block, about 3.2 µs with 30."""
     chip = load_chip("ascend910-30c")
     op = on_device(chip, "Relu", shape)
     assert op.block_dim == block_dim

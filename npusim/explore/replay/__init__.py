@@ -16,7 +16,8 @@ from npusim.explore.replay import (  # noqa: F401  (registers the builders)
     rows_softmax,
 )
 from npusim.explore.replay.launches import Launch, known_types, launch_of, replays
-from npusim.explore.replay.replay import Replay, ReplayRow, plan_for, replay, time_waves
+from npusim.explore.replay.replay import Replay, ReplayRow, plan_for, replay
+from npusim.explore.replay.waves import time_waves
 
 __all__ = [
     "Launch",

@@ -12,10 +12,11 @@ from npusim.errors import KernelError, NpusimError, UnsupportedError
 from npusim.explore.replay.launches import Launch, builder_of, launch_of
 from npusim.explore.replay.residency import Memory, in_turn
 from npusim.explore.replay.roofline import roofline_us
+from npusim.explore.replay.waves import time_waves
 from npusim.explore.replay.workers import Progress, workers
 from npusim.frontends.recorded import RecordedOp
 from npusim.machine.gm import GmState, cold
-from npusim.machine.launch import LaunchResult, time_launch
+from npusim.machine.launch import LaunchResult
 from npusim.machine.record import binding, bound_shares
 from npusim.program.kernel import Plan, choose_plan, get_kernel
 from npusim.timeline.replayed import ReplayedOp
@@ -28,7 +29,7 @@ class ReplayRow:
     Attributes:
         predicted_us: None where the row could not be replayed; reason says why.
         bound: what binds the predicted time; bound_share: its share.
-        block_dim: blocks that the replay used.
+        block_dim: blocks that were handed out, those without work included.
     """
 
     op: RecordedOp
@@ -219,12 +220,3 @@ def plan_for(launch: Launch, chip: ChipSpec, block_dim: int) -> Plan:
         cores = cores.model_copy(update={"count": block_dim})
     planning = chip.model_copy(update={"cores": cores})
     return choose_plan(launch.kernel, launch.args, planning)
-
-
-def time_waves(chip: ChipSpec, launch: Launch, plan: Plan, gm: GmState) -> LaunchResult:
-    """Time a launch; more blocks than run at once go in waves, one after the other."""
-    aiv = get_kernel(launch.kernel).core_type == "AIV"
-    # 32 blocks of a cube kernel take two waves on 30 cores (dW products, filter gradients).
-    cores = max(chip.vector_cores(), chip.cores.at_once or 0) if aiv else chip.cores.count
-    waves = ceil(plan.block_dim / cores)
-    return time_launch(chip, launch.kernel, launch.args, plan, gm, coupled=False, waves=waves)

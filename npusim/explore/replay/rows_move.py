@@ -255,8 +255,15 @@ def _lost_axes(large: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...
 
 @replays("SquareSumV1", "SquareSumV2")
 def square_sum(op: RecordedOp) -> Launch:
-    """Σx², every block adding its part atomically; V2, of parameters, also passes x on."""
-    x = _stored(op.inputs[0], (op.inputs[0].size,))
+    """Σx², every block adding its part atomically; V2, of parameters, also passes x on.
+
+    A result of more than one element is V1 over one axis.
+    """
+    if op.outputs[0].size > 1:
+        source, y = op.inputs[0], op.outputs[0]
+        axes = _lost_axes(source.shape, y.shape)
+        return _reduced("ReduceSumSquare", _stored(source), _stored(y), axes)
+    x = _stored(op.inputs[0])
     total = _stored(op.outputs[0], (1,))
     if op.op_type == "SquareSumV1":
         return Launch("SumAll", KernelArgs(op.op_type, (x,), (total,)))
@@ -267,7 +274,8 @@ def square_sum(op: RecordedOp) -> Launch:
 def bit_mask(op: RecordedOp) -> Launch:
     """Elements kept where a bit is set."""
     x, mask = op.inputs[0], op.inputs[1]
-    kept = _stored(x, (x.size,))
+    image = op.op_type == "ReluGradV2" and x.format == "NC1HWC0"  # cut by images
+    kept = operand(x) if image else _stored(x, (x.size,))
     specs: tuple[OperandSpec, ...] = (kept, _stored(mask, (mask.size,)))
     kind = "ReluGradV2" if op.op_type == "ReluGradV2" else "DropOutDoMask"
     if kind == "DropOutDoMask":

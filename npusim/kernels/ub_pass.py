@@ -21,7 +21,8 @@ from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region, contiguous_run
 
 BLOCK_BYTES = 32
-ROW_COMMAND = 7.2  #: cycles of the scalar unit per command of a row (measured: rows of 128 B)
+#: Cycles of the scalar unit per command of a row (measured: 128 B, 32 blocks in two rounds).
+ROW_COMMAND = 3.4
 #: The same for the H·W elements of a channel, anywhere in GM: by data_move_pad (measured on the
 #: 910B2: 64–70), and on the first generation (18.8 with everything, rows of 98 B).
 CHANNEL_PAD, CHANNEL = 66, 14

@@ -7,7 +7,7 @@ from math import prod
 
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
-from npusim.ir import Layout
+from npusim.ir import DType, Layout
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 
@@ -46,7 +46,8 @@ def trans_data(op: RecordedOp) -> Launch:
     if other.storage_shape != blocked.shape and prod(other.storage_shape) != blocked.size:
         raise ValueError(f"{shape} in {blocked.format} is not {blocked.shape}")
     pair = (nd, other) if plain is x else (other, nd)
-    fresh = () if plain is x else (0,)  # blocked sources are results; plain ones may be parameters
+    # Blocked and narrow sources are results of the launch before; fp32 ones may be parameters.
+    fresh = () if plain is x and nd.dtype is DType.FLOAT32 else (0,)
     return Launch("TransData", KernelArgs("TransData", pair[:1], pair[1:]), fresh=fresh)
 
 

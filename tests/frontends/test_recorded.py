@@ -90,6 +90,18 @@ def test_figure_table(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (relu.core_time_only, relu.outputs[0].dtype) == (True, "float32")
     assert [chip_of(op.device) for op in (cast, relu)] == ["ascend910b4", "ascend310"]
+    assert relu.attrs == ()
+
+
+def test_attributes_in_a_note(tmp_path: Path) -> None:
+    line = FIGURES.splitlines()[2].replace("attrs {}", '"attrs {""p"": 0, ""axes"": [1, 2]}"')
+    line = line.replace(',aicore_time from msprof; fmt NC1HWC0; "', ',"aicore_time; fmt NC1HWC0; ')
+    text = FIGURES.splitlines()[0] + "\n" + line + "\n"
+    (op,) = read_profile(write(tmp_path, "t.csv", text))
+    assert (op.attr("axes"), op.attr("p"), op.attr("eps", 1)) == ((1, 2), 0, 1)
+    broken = text.replace("[1, 2]}", "[1, 2}")
+    with pytest.raises(ModelError, match="JSON object"):
+        read_profile(write(tmp_path, "u.csv", broken))
 
 
 @pytest.mark.parametrize(

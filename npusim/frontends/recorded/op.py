@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class RecordedOp:
         device: the chip it ran on, as the profile names it; "" when the profile does not say.
         core_time_only: measured_us is the cores' own time, without the launch.
         source: where the figure was published, "" for a user's own profile.
+        attrs: the operator's attributes, sorted by name, where the profile has them.
     """
 
     net: str
@@ -51,6 +53,11 @@ class RecordedOp:
     device: str = ""
     core_time_only: bool = False
     source: str = ""
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value; `default` where the profile does not give it."""
+        return dict(self.attrs).get(name, default)
 
     @property
     def shapes(self) -> str:

@@ -3,14 +3,17 @@
 * the compact table: `net,op_type,block_dim,inputs,outputs,count,median_us`, operands written
   `FORMAT:dtype:1,2,3;…`; optional columns `chip` and `source`;
 * the figure table: `op,shape,dtype,device,duration_us,…`, shapes written `a;b -> c`, with
-  the element types of the inputs only, and formats as `fmt=a;b` in `note`.
+  the element types of the inputs only; `note` has formats as `fmt=a;b` and attributes as
+  `attrs {"name": value}`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from npusim.frontends.recorded.cells import ABSENT, Line, dtype_of
 from npusim.frontends.recorded.op import RecordedOp, RecordedTensor
@@ -22,6 +25,7 @@ FIGURES = {"op", "shape", "dtype", "device", "duration_us"}
 _FMT = re.compile(r"\bfmt[= ]([A-Z0-9_;/]+)")
 _BY_SIZE = {1: "uint8", 2: "float16", 4: "float32", 8: "int64"}  #: an output's type, by bytes
 _CORE = re.compile(r"\bcore=(\w+)")
+_ATTRS = re.compile(r"\battrs (\{.*\})")
 _C0 = (8, 16)  #: channels of a block, in fp32 on some chips and in fp16
 
 
@@ -80,7 +84,25 @@ def figure_op(line: Line) -> RecordedOp | None:
         device=line.text("device"),
         core_time_only="aicore_time" in note,
         source=line.text("source"),
+        attrs=_attrs(line, note),
     )
+
+
+def _attrs(line: Line, note: str) -> tuple[tuple[str, Any], ...]:
+    """Attributes that a note holds as a JSON object; lists become tuples.
+
+    Raises:
+        ModelError: it is no JSON object.
+    """
+    match = _ATTRS.search(note)
+    if match is None:
+        return ()
+    try:
+        found = json.loads(match[1])
+    except json.JSONDecodeError:
+        raise line.error(f"attrs are {match[1]!r}", "a JSON object") from None
+    pairs = ((k, tuple(v) if isinstance(v, list) else v) for k, v in found.items())
+    return tuple(sorted(pairs))
 
 
 def _shapes(text: str) -> list[str]:

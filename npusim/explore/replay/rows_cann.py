@@ -1,0 +1,48 @@
+"""Operators of a profile that CANN alone has: losses, norms, selections, full connections."""
+
+from __future__ import annotations
+
+from npusim.explore.replay.launches import Launch, operand, replays
+from npusim.frontends.recorded import RecordedOp
+from npusim.ir import DType
+from npusim.program.kernel import KernelArgs, OperandSpec
+
+
+@replays("InstanceNorm")
+def instance_norm(op: RecordedOp) -> Launch:
+    """x, scale, offset → y, mean, variance: over all axes after the second.
+
+    Profiles give the statistics the shape of another data format; the program does not see it.
+    """
+    x, *affine = (operand(t) for t in op.inputs[:3])
+    kept = OperandSpec((*x.shape[:2], *[1] * (len(x.shape) - 2)), x.dtype)
+    attrs = (("epsilon", float(op.attr("epsilon", 1e-6))),)
+    return Launch("InstanceNorm", KernelArgs("InstanceNorm", (x, *affine), (x, kept, kept), attrs))
+
+
+@replays("LpNorm")
+def lp_norm(op: RecordedOp) -> Launch:
+    """Axes, p and epsilon are the profile's."""
+    x, out = operand(op.inputs[0]), operand(op.outputs[0])
+    attrs = {
+        "axes": tuple(op.attr("axes", ())),
+        "epsilon": float(op.attr("epsilon", 1e-12)),
+        "keepdims": int(bool(op.attr("keep_dims", op.attr("keepdim", False)))),
+        "p": op.attr("p", 2),
+    }
+    return Launch("LpNorm", KernelArgs("LpNorm", (x,), (out,), tuple(attrs.items())))
+
+
+@replays("L2Loss")
+def l2_loss(op: RecordedOp) -> Launch:
+    """Everything to one number."""
+    x = operand(op.inputs[0])
+    return Launch("LpNorm", KernelArgs("L2Loss", (x,), (OperandSpec((), x.dtype),)))
+
+
+@replays("TopKD")
+def top_k(op: RecordedOp) -> Launch:
+    """x, assist → values, columns."""
+    x, assist, values = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
+    outs = (values, OperandSpec(values.shape, DType.INT32))
+    return Launch("TopKD", KernelArgs("TopKD", (x, assist), outs, (("k", values.shape[-1]),)))

@@ -2,6 +2,7 @@
 
 from npusim.kernels import (
     batchnorm,
+    binary_cross_entropy,
     bit_mask,
     column_sums,
     conv,
@@ -12,6 +13,7 @@ from npusim.kernels import (
     conv_vector,
     depthwise,
     elementwise,
+    fully_connection,
     gather,
     instance_norm,
     library_matmul,
@@ -35,6 +37,7 @@ from npusim.kernels import (
 
 __all__ = [
     "batchnorm",
+    "binary_cross_entropy",
     "bit_mask",
     "column_sums",
     "conv",
@@ -45,6 +48,7 @@ __all__ = [
     "conv_vector",
     "depthwise",
     "elementwise",
+    "fully_connection",
     "gather",
     "instance_norm",
     "library_matmul",

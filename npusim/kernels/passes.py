@@ -49,15 +49,15 @@ class Passes:
                 lambda d=dst[lo:hi], p=parts: self.k.vec(op, d, *p, scalar=scalar),
             )
 
-    def select(self, fn: Any, name: str, dst: Region, *srcs: Region) -> Iterator[Instr]:
-        """dst = fn(*srcs), a compare and a select of full tensors."""
+    def select(
+        self, fn: Any, name: object, dst: Region, *srcs: Region, cost: float = COMPARE_SELECT
+    ) -> Iterator[Instr]:
+        """dst = fn(*srcs), a compare and a select of full tensors; `cost` cycles of 64 lanes."""
         for lo, hi in _cuts(dst.shape[0], self.lanes(dst)):
             parts = [s if s.shape[0] == 1 else s[lo:hi] for s in srcs]
             yield self._memo(
                 ("select", name, hi - lo, len(srcs)),
-                lambda d=dst[lo:hi], p=parts: self.k.vec_by(
-                    "sel", fn, d, d, *p, per_repeat=COMPARE_SELECT
-                ),
+                lambda d=dst[lo:hi], p=parts: self.k.vec_by("sel", fn, d, d, *p, per_repeat=cost),
             )
 
     def sum(self, dst: Region, x: Region, partial: Alloc) -> Iterator[Instr]:

@@ -59,7 +59,8 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
         size = min(traffic[i].unique, nbytes)
         lo, hi = address, address + size
         if i < n_inputs:
-            misses[i] = size - l2.resident(lo, hi)
+            # A kernel counts as distinct what it reads again and L2 cannot have kept.
+            misses[i] = traffic[i].unique - l2.resident(lo, hi)
         written_back += l2.touch(lo, hi, write=i >= n_inputs)
     writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
     shares = []

@@ -3,9 +3,11 @@
 from npusim.ops import (  # noqa: F401  (importing registers)
     activation,
     arithmetic,
+    binary_cross_entropy,
     cast,
     conv,
     elementary,
+    fully_connection,
     gather,
     instance_norm,
     layout,

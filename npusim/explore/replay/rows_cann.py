@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp
-from npusim.ir import DType
+from npusim.ir import DType, Layout
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 
@@ -46,3 +46,29 @@ def top_k(op: RecordedOp) -> Launch:
     x, assist, values = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
     outs = (values, OperandSpec(values.shape, DType.INT32))
     return Launch("TopKD", KernelArgs("TopKD", (x, assist), outs, (("k", values.shape[-1]),)))
+
+
+@replays("BinaryCrossEntropy")
+def binary_cross_entropy(op: RecordedOp) -> Launch:
+    """Probabilities, labels[, weights] → losses, or one number."""
+    inputs = tuple(operand(t) for t in op.inputs)
+    out = operand(op.outputs[0])
+    kind = op.attr("reduction", "none" if out.shape == inputs[0].shape else "mean")
+    attrs = (("reduction", kind),)
+    return Launch("BinaryCrossEntropy", KernelArgs(op.op_type, inputs, (out,), attrs))
+
+
+@replays("FullyConnection")
+def fully_connection(op: RecordedOp) -> Launch:
+    """Rows, weights (K1, N1, 16, C0), bias (1, N1, 1, 1, 16) → fractals of results.
+
+    The profile names the bias's type; results of int8 are its int32 sums.
+    """
+    x, w, bias = (operand(t) for t in op.inputs[:3])
+    k1, n1, n0, c0 = w.shape
+    weights = OperandSpec((n1 * n0, k1 * c0, 1, 1), w.dtype, Layout.FRACTAL_Z)
+    *batch, _, m1, m0, _ = op.outputs[0].shape
+    out = OperandSpec((*batch, m1 * m0, n1 * n0), bias.dtype, Layout.FRACTAL_NZ)
+    if x.layout is Layout.NC1HWC0:
+        out = OperandSpec((x.shape[0], n1 * n0), bias.dtype, Layout.FRACTAL_NZ)
+    return Launch("FullyConnection", KernelArgs(op.op_type, (x, weights, bias), (out,)))

@@ -70,7 +70,39 @@ def fully_connection(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("FullyConnection", (x, weights, bias), (out,))
 
 
+def _layer(rng: Random) -> tuple[list[OperandSpec], dict[str, object]]:
+    """X, W, Y of a convolution in fp16 or fp32, and its window."""
+    dtype, image, weights = rng.choice([(F16, NC, FZ), (F32, Layout.NC1HWC0_8, Layout.FRACTAL_Z_8)])
+    k, stride, n, h = rng.randint(1, 4), rng.randint(1, 2), rng.randint(1, 6), rng.randint(5, 24)
+    c, co, pad = 16 * rng.randint(1, 5), 16 * rng.randint(1, 6), rng.randint(0, k - 1)
+    out = (h + 2 * pad - k) // stride + 1
+    x, y = OperandSpec((n, c, h, h), dtype, image), OperandSpec((n, co, out, out), dtype, image)
+    attrs = {"hf32": rng.randint(0, 1), "pads": (pad,) * 4, "strides": (stride, stride)}
+    return [x, OperandSpec((co, c, k, k), dtype, weights), y], attrs
+
+
+def fixp_conv(rng: Random, size: int) -> KernelArgs:
+    """A convolution with its bias, or the gradient by its input."""
+    (x, w, y), attrs = _layer(rng)
+    if rng.random() < 0.5:
+        attrs["input_size"] = x.shape[2:]
+        return KernelArgs("Conv2DBackpropInput", (y, w), (x,), tuple(sorted(attrs.items())))
+    bias = [OperandSpec(w.shape[:1], F32)] * rng.randint(0, 1)
+    attrs["group"] = 1
+    return KernelArgs("Conv", (x, w, *bias), (y,), tuple(sorted(attrs.items())))
+
+
+def fixp_filter_grad(rng: Random, size: int) -> KernelArgs:
+    """dY, X → dW."""
+    (x, w, y), attrs = _layer(rng)
+    attrs["kernel_shape"] = w.shape[2:]
+    out = OperandSpec(w.shape, F32, w.layout)
+    return KernelArgs("Conv2DBackpropFilter", (y, x), (out,), tuple(sorted(attrs.items())))
+
+
 MAKERS = {
+    "FixpConv2D": fixp_conv,
+    "FixpFilterGrad": fixp_filter_grad,
     "BinaryCrossEntropy": binary_cross_entropy,
     "FullyConnection": fully_connection,
     "InstanceNorm": instance_norm,

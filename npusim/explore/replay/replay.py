@@ -9,7 +9,7 @@ from math import ceil
 
 from npusim.chip.spec import ChipSpec
 from npusim.errors import KernelError, NpusimError, UnsupportedError
-from npusim.explore.replay.launches import Launch, known_types, launch_of
+from npusim.explore.replay.launches import Launch, known_types, launch_of, on_chip
 from npusim.explore.replay.roofline import roofline_us
 from npusim.explore.replay.workers import Progress, workers
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
@@ -109,7 +109,7 @@ def replay(
     """
     mode = "in sequence" if in_sequence else "isolated"
     with workers(jobs, progress) as each:
-        launches = [_launch(op) for op in ops]
+        launches = [_launch(op, chip) for op in ops]
         wanted = list(
             dict.fromkeys(
                 (launch, op.block_dim)
@@ -152,14 +152,14 @@ class _Timing:
     gm: GmState
 
 
-def _launch(op: RecordedOp) -> Launch | str:
-    """The op's launch, or why there is none."""
+def _launch(op: RecordedOp, chip: ChipSpec) -> Launch | str:
+    """The op's launch on the chip, or why there is none."""
     if op.core_type == "AI_CPU":
         return "runs on the AI CPU"
     if op.op_type not in known_types():
         return "unknown operator type"
     try:
-        return launch_of(op)
+        return on_chip(launch_of(op), chip)
     except UnsupportedError as e:
         return e.what
 

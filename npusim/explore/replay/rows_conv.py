@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from npusim.explore.replay.launches import Launch, filter_operand, operand, replays
+from npusim.explore.replay.rows_conv_fp32 import (
+    fp32_filter_gradient,
+    fp32_forward,
+    fp32_input_gradient,
+    is_fp32,
+)
 from npusim.explore.replay.windows import Attrs, window_attrs
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.program.kernel import KernelArgs, OperandSpec
@@ -11,6 +17,8 @@ from npusim.program.kernel import KernelArgs, OperandSpec
 @replays("Conv2D")
 def conv2d(op: RecordedOp) -> Launch:
     """A convolution; stride and padding are read off the sizes."""
+    if is_fp32(op):
+        return fp32_forward(op)
     x, w, out, attrs = _forward(op)
     return Launch("Conv2D", KernelArgs("Conv", (x, w), (out,), (("group", 1), *attrs)))
 
@@ -30,6 +38,8 @@ def conv_bn(op: RecordedOp) -> Launch:
 )
 def input_gradient(op: RecordedOp) -> Launch:
     """dY, W, what is fused → dX."""
+    if is_fp32(op):
+        return fp32_input_gradient(op)
     dy, dx = operand(op.inputs[0]), operand(op.outputs[0])
     w = filter_operand(op.inputs[1], op.outputs[0])
     attrs = window_attrs(dx.shape[2:], dy.shape[2:], w.shape[2:])
@@ -41,6 +51,8 @@ def input_gradient(op: RecordedOp) -> Launch:
 @replays("Conv2DBackpropFilter")
 def filter_gradient(op: RecordedOp) -> Launch:
     """dY, X → dW in FRACTAL_Z."""
+    if is_fp32(op):
+        return fp32_filter_gradient(op)
     dy, x = operand(op.inputs[0]), operand(op.inputs[1])
     dw = filter_operand(op.outputs[0], op.inputs[1])
     kernel = dw.shape[2:]

@@ -35,7 +35,7 @@ def _flops(op: RecordedOp) -> int:
     """FLOPs of a matrix product or a convolution (channels padded to C0); 0 of all others."""
     if len(op.inputs) < 2 or not op.outputs:
         return 0
-    if "MatMul" in op.op_type:
+    if "MatMul" in op.op_type or op.op_type == "GEMM":
         return _product_flops(op.inputs[0], op.outputs[0])
     if "Conv2D" not in op.op_type:
         return 0

@@ -38,6 +38,8 @@ class RecordedOp:
         core_time_only: measured_us is the cores' own time, without the launch.
         source: where the figure was published, "" for a user's own profile.
         attrs: the operator's attributes, sorted by name, where the profile has them.
+        call_time: measured_us is the time of a call, the host's work for it included.
+        repeated: the same launch ran over and over, so that it finds in L2 what fits there.
     """
 
     net: str
@@ -54,6 +56,8 @@ class RecordedOp:
     core_time_only: bool = False
     source: str = ""
     attrs: tuple[tuple[str, Any], ...] = ()
+    call_time: bool = False
+    repeated: bool = False
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's value; `default` where the profile does not give it."""

@@ -16,6 +16,7 @@ from math import prod
 from typing import Any
 
 from npusim.frontends.recorded.cells import ABSENT, Line, dtype_of
+from npusim.frontends.recorded.gemm import gemm_op
 from npusim.frontends.recorded.op import RecordedOp, RecordedTensor
 from npusim.ir import DType
 
@@ -58,11 +59,12 @@ def _compact_tensors(line: Line, column: str) -> tuple[RecordedTensor, ...]:
 def figure_op(line: Line) -> RecordedOp | None:
     """A row of the figure table; None where the figure is not of one operator's launch.
 
-    Such are collectives, whole algorithms and host costs: their shapes have no `->`.
+    Such are collectives, whole algorithms and host costs: their shapes have no `->`, as those of
+    plain products have none.
     """
     shapes, arrow, results = line.text("shape").partition("->")
     if not arrow:
-        return None
+        return gemm_op(line)
     note = line.text("note")
     formats = match[1].split(";") if (match := _FMT.search(note)) else []
     dtypes = line.text("dtype").split(";")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, isinf, prod
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.passes import F32, Passes, partials
 from npusim.kernels.rows import largest
 from npusim.kernels.stage import Stage
-from npusim.ops.lp_norm import norm_axes
+from npusim.ops.lp_norm import norm_axes, power
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
@@ -54,9 +54,19 @@ class Job:
     run_strides: tuple[int, ...]
     length: int
     columns: bool
-    p: int
+    p: float
     epsilon: float
     halves: bool  #: L2Loss
+
+    @property
+    def extreme(self) -> bool:
+        """An infinity norm: nothing is summed."""
+        return isinf(self.p)
+
+    @property
+    def verb(self) -> str:
+        """What terms are put together by: add, max or min (the reductions: cadd …)."""
+        return "add" if not self.extreme else "max" if self.p > 0 else "min"
 
     @property
     def lines(self) -> int:
@@ -91,7 +101,7 @@ def job_of(args: KernelArgs) -> Job:
     return Job(
         tuple(n for n, _ in kept), tuple(s for _, s in kept),
         tuple(n for n, _ in runs), tuple(s for _, s in runs),
-        length, not is_run, int(attrs["p"]), float(attrs.get("epsilon", 0.0)), halves,
+        length, not is_run, power(attrs["p"]), float(attrs.get("epsilon", 0.0)), halves,
     )  # fmt: skip
 
 
@@ -99,7 +109,7 @@ def _footprint(args: KernelArgs, job: Job, rows: int, piece: int) -> int:
     """UB bytes of tiles of rows × piece elements."""
     n, width = rows * piece, args.operands[0].dtype.size
     results = piece if job.columns else rows
-    work = n * (width if job.halves else 16 if job.p == 0 else 8)
+    work = n * (width if job.halves else 16 if job.p == 0 or job.p > 2 else 8)
     small = (4 * 4 + 2 * width) * results + 512
     return 2 * n * width + work + partials(piece) + small + (4 * n if job.columns else 0)
 
@@ -112,7 +122,7 @@ class LpNorm(TileKernel):
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
-        """LpNorm with p of 0, 1, 2, and L2Loss; fp16 or fp32 in ND."""
+        """fp16 or fp32 in ND."""
         if args.op_type not in ("LpNorm", "L2Loss") or args.epilogue:
             return f"operator {args.op_type}"
         x, out = args.operands[0], args.outputs[0]
@@ -120,8 +130,6 @@ class LpNorm(TileKernel):
             return f"{x.dtype.value} in {x.layout.value}"
         if out.dtype is not x.dtype or not x.nbytes:
             return f"{x.dtype.value} of shape {x.shape} to {out.dtype.value}"
-        if args.op_type == "LpNorm" and args.get("p", 2) not in (0, 1, 2):
-            return f"p = {args.get('p')}: 0, 1 or 2"
         return unsupported_type(x.dtype, chip)
 
     @staticmethod
@@ -187,7 +195,8 @@ class _Run:
     def __init__(self, k: Kernel, args: KernelArgs, tiling: Tiling) -> None:
         self.k, self.args, self.job, self.tiling = k, args, job_of(args), tiling
         self.stored = args.operands[0].dtype.np
-        self.work = self.stored if self.job.halves else F32
+        self.work = self.stored if self.job.halves or self.job.extreme else F32
+        self.start = inf if self.job.verb == "min" else 0.0
         self.stage, self.passes = Stage(k), Passes(k)
         self.partial = k.alloc("UB", partials(tiling["piece"]))
         self.more = k.alloc("UB", 32)
@@ -215,9 +224,9 @@ class _Run:
         p, x = self.passes, self.x
         a = self.temp("a", n)
         if self.job.halves:
-            yield from p("mul", a, x, x)
+            yield from p.square(a, x)
             yield self.stage.free(0)
-        elif self.stored == F32:
+        elif self.stored == self.work:
             yield from p("abs", a, x)
             yield self.stage.free(0)
         else:
@@ -225,13 +234,19 @@ class _Run:
             yield from p("abs", narrow, x)
             yield self.stage.free(0)
             yield from p("conv", a, narrow)
-        if self.job.p == 2 and not self.job.halves:
-            yield from p("mul", a, a, a)
-        elif self.job.p == 0:
+        if self.job.p == 0:
             zero, one = self.temp("zero", n), self.temp("one", n)
             yield from p("muls", zero, a, scalar=0.0)
             yield from p("adds", one, zero, scalar=1.0)
             yield from p.select(_where_not, "ne", a, a, zero, one)
+        elif self.job.p == 2 and not self.job.halves:
+            yield from p.square(a, a)
+        elif self.job.p > 2 and not self.job.extreme:
+            power = self.temp("power", n)
+            yield from p("mul", power, a, a)
+            for _ in range(int(self.job.p) - 2):
+                yield from p("mul", power, power, a)
+            a = power
         self.x = a
 
     def rows(self, lines: range) -> Iterator[Instr]:
@@ -245,7 +260,7 @@ class _Run:
             total = self._totals(count)
             for r in self.k.loop(count):
                 row = self.x[r * length : (r + 1) * length]
-                yield from self.passes.sum(total[r : r + 1], row, self.partial)
+                yield from self.passes.sum(total[r : r + 1], row, self.partial, "c" + self.job.verb)
             yield from self.finish(total, first)
 
     def runs(self, lines: range) -> Iterator[Instr]:
@@ -256,14 +271,14 @@ class _Run:
         alike = job.length % piece == 0 or not job.runs
         for line in self.k.loop(len(lines)):
             total, more = self._totals(1), self.more.region((1,), F32)
-            yield from p("dup", total, scalar=0.0)
+            yield from p("dup", total, scalar=self.start)
             for i in self.k.loop(count) if alike else range(count):
                 run, at = divmod(i, per)
                 n = min(piece, job.length - at * piece)
                 yield from self._load(lines.start + line, run, at * piece, n)
                 yield from self.terms(n)
-                yield from p.sum(more, self.x, self.partial)
-                yield from p("add", total, total, more)
+                yield from p.sum(more, self.x, self.partial, "c" + job.verb)
+                yield from p(job.verb, total, total, more)
             yield from self.finish(total, lines.start + line)
 
     def columns(self, lines: range, columns: range) -> Iterator[Instr]:
@@ -274,17 +289,17 @@ class _Run:
             line, at = divmod(i, tiles)
             start = columns.start + at * piece
             n = min(piece, columns.stop - start)
-            total = self._totals(n)
-            yield from p("dup", total, scalar=0.0)
+            total = self._totals(n, self.work if self.job.extreme else F32)
+            yield from p("dup", total, scalar=self.start)
             for run in self.k.loop(prod(self.job.runs)):
                 yield from self._load(lines.start + line, run, start, n)
                 yield from self.terms(n)
-                yield from p("add", total, total, self.x)
+                yield from p(self.job.verb, total, total, self.x)
             yield from self.finish(total, (lines.start + line) * self.job.length + start)
 
-    def _totals(self, n: int) -> Region:
+    def _totals(self, n: int, dtype: np.dtype = F32) -> Region:
         room = self.tiling["piece"] if self.job.columns else self.tiling["rows"]
-        return self.stage.temp("totals", (n,), F32, room)
+        return self.stage.temp("totals", (n,), dtype, room)
 
     def finish(self, total: Region, first: int) -> Iterator[Instr]:
         """Root and floor of the sums; stored from result `first` on."""
@@ -294,11 +309,15 @@ class _Run:
         else:
             if self.job.p == 2:
                 yield from p("sqrt", total, total)
+            elif self.job.p > 2 and not self.job.extreme:
+                yield from p("ln", total, total)
+                yield from p("muls", total, total, scalar=1 / self.job.p)
+                yield from p("exp", total, total)
             yield from p("maxs", total, total, scalar=self.job.epsilon)
         operand = len(self.args.inputs)
         room = self.tiling["piece"] if self.job.columns else self.tiling["rows"]
         out = yield from self.stage.out(operand, (n,), self.stored, room)
-        yield from p("copy" if self.stored == F32 else "conv", out, total)
+        yield from p("copy" if self.stored == total.dtype else "conv", out, total)
         size = prod(self.args.outputs[0].shape)
         whole = Region.dense(GM, operand, 0, (size,), self.stored)
         yield from self.stage.store(whole[first : first + n], out)

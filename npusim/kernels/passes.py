@@ -49,6 +49,14 @@ class Passes:
                 lambda d=dst[lo:hi], p=parts: self.k.vec(op, d, *p, scalar=scalar),
             )
 
+    def square(self, dst: Region, x: Region) -> Iterator[Instr]:
+        """dst = x·x, at the cost of a unary pass: one tensor is read, so banks do not conflict."""
+        for lo, hi in _cuts(dst.shape[0], self.lanes(dst, x)):
+            yield self._memo(
+                ("square", hi - lo, dst.dtype),
+                lambda d=dst[lo:hi], s=x[lo:hi]: self.k.vec_by("muls", np.square, d, d, s),
+            )
+
     def select(
         self, fn: Any, name: object, dst: Region, *srcs: Region, cost: float = COMPARE_SELECT
     ) -> Iterator[Instr]:
@@ -60,10 +68,10 @@ class Passes:
                 lambda d=dst[lo:hi], p=parts: self.k.vec_by("sel", fn, d, d, *p, per_repeat=cost),
             )
 
-    def sum(self, dst: Region, x: Region, partial: Alloc) -> Iterator[Instr]:
+    def sum(self, dst: Region, x: Region, partial: Alloc, op: str = "cadd") -> Iterator[Instr]:
         """dst (one fp32 element) = Σ of a run, by vcadd; `partial`: see `partials`.
 
-        A run of fp16 is summed in fp16 along repeats, then in fp32.
+        A run of fp16 is summed in fp16 along repeats, then in fp32. `op` cmax, cmin: the extreme.
         """
         source, size, level = x, x.shape[0], 0
         half = partial.nbytes // 8 * 4
@@ -78,8 +86,8 @@ class Passes:
                 rows, width = ((hi - lo) // lanes, lanes) if hi - lo >= lanes else (1, hi - lo)
                 src = source[lo:hi].split(0, width)
                 yield self._memo(
-                    ("cadd", rows, width, source.dtype),
-                    lambda d=out[done : done + rows], s=src: self.k.reduce("cadd", d, s),
+                    (op, rows, width, source.dtype),
+                    lambda d=out[done : done + rows], s=src: self.k.reduce(op, d, s),
                 )
                 done += rows
             if source.dtype != F32:

@@ -62,7 +62,8 @@ def _job(args: KernelArgs) -> Job:
     dtype, out = args.operands[0].dtype.np, args.outputs[0].dtype.np
     if args.operands[0].layout is Layout.NC1HWC0:
         return Job(1, x[0], x[1] * x[2] * x[3], w[1], w[3], True, dtype, out)
-    return Job(x[0], x[2] * 16, x[1], w[1], w[3], False, dtype, out)
+    batch, k1, m1 = ((1, *x) if len(x) == 4 else x)[:3]
+    return Job(batch, m1 * 16, k1, w[1], w[3], False, dtype, out)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class FullyConnection(TileKernel):
         if w.layout is not Layout.FRACTAL_Z or out.layout is not Layout.FRACTAL_NZ:
             return "weights in FRACTAL_Z and results in FRACTAL_NZ only"
         image = x.layout is Layout.NC1HWC0 and len(out.shape) == 2
-        if not image and (x.layout is not Layout.FRACTAL_NZ or len(x.shape) != 3):
+        if not image and (x.layout is not Layout.FRACTAL_NZ or len(x.shape) not in (2, 3)):
             return f"rows in {x.layout.value} of {x.shape}"
         job = _job(args)
         if job.k1 != w.storage_shape[0] or bias.nbytes != job.n1 * 16 * bias.dtype.size:

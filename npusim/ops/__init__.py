@@ -10,6 +10,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     fully_connection,
     gather,
     instance_norm,
+    iou,
     layout,
     logic,
     lp_norm,

@@ -38,7 +38,8 @@ def operands(rng: np.random.Generator, shape: tuple[int, ...], n: int, dtype: st
 )
 def test_rows_in_fractals(chip: str, dtype: str, batch: int, m1: int, k1: int, n1: int) -> None:
     k = k1 * (32 if dtype == "int8" else 16)
-    inputs = operands(np.random.default_rng(k), (batch, 16 * m1, k), 16 * n1, dtype)
+    shape = (batch, 16 * m1, k) if batch > 1 else (16 * m1, k)
+    inputs = operands(np.random.default_rng(k), shape, 16 * n1, dtype)
     check_operator(
         ALL[chip], "FullyConnection", "FullyConnection", inputs, {}, layouts=(NZ, FZ, NC, NZ)
     )

@@ -100,7 +100,16 @@ def fixp_filter_grad(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("Conv2DBackpropFilter", (y, x), (out,), tuple(sorted(attrs.items())))
 
 
+def iou(rng: Random, size: int) -> KernelArgs:
+    """Boxes, ground truths → overlaps."""
+    dtype, n, m = rng.choice([F16, F32]), rng.randint(1, 200), rng.randint(1, 100)
+    boxes, truths, out = (OperandSpec(s, dtype) for s in ((n, 4), (m, 4), (m, n)))
+    attrs = (("eps", rng.choice([0.1, 1.0])), ("mode", rng.choice(["iou", "iof"])))
+    return KernelArgs("Iou", (boxes, truths), (out,), attrs)
+
+
 MAKERS = {
+    "Iou": iou,
     "FixpConv2D": fixp_conv,
     "FixpFilterGrad": fixp_filter_grad,
     "BinaryCrossEntropy": binary_cross_entropy,

@@ -72,3 +72,12 @@ def fully_connection(op: RecordedOp) -> Launch:
     if x.layout is Layout.NC1HWC0:
         out = OperandSpec((x.shape[0], n1 * n0), bias.dtype, Layout.FRACTAL_NZ)
     return Launch("FullyConnection", KernelArgs(op.op_type, (x, weights, bias), (out,)))
+
+
+@replays("Iou")
+def iou(op: RecordedOp) -> Launch:
+    """Boxes, ground truths → one row of overlaps a ground truth."""
+    boxes, truths = operand(op.inputs[0]), operand(op.inputs[1])
+    out = OperandSpec((truths.shape[0], boxes.shape[0]), boxes.dtype)
+    attrs = (("eps", float(op.attr("eps", 1.0))), ("mode", op.attr("mode", "iou")))
+    return Launch("Iou", KernelArgs("Iou", (boxes, truths), (out,), attrs))

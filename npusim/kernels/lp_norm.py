@@ -285,17 +285,17 @@ class _Run:
         """Rows of columns added onto one another."""
         piece, p = self.tiling["piece"], self.passes
         tiles = -(-len(columns) // piece)
-        for i in self.k.loop(len(lines) * tiles):
-            line, at = divmod(i, tiles)
-            start = columns.start + at * piece
-            n = min(piece, columns.stop - start)
-            total = self._totals(n, self.work if self.job.extreme else F32)
-            yield from p("dup", total, scalar=self.start)
-            for run in self.k.loop(prod(self.job.runs)):
-                yield from self._load(lines.start + line, run, start, n)
-                yield from self.terms(n)
-                yield from p(self.job.verb, total, total, self.x)
-            yield from self.finish(total, (lines.start + line) * self.job.length + start)
+        for line in self.k.loop(len(lines)):
+            for at in self.k.loop(tiles):
+                start = columns.start + at * piece
+                n = min(piece, columns.stop - start)
+                total = self._totals(n, self.work if self.job.extreme else F32)
+                yield from p("dup", total, scalar=self.start)
+                for run in self.k.loop(prod(self.job.runs)):
+                    yield from self._load(lines.start + line, run, start, n)
+                    yield from self.terms(n)
+                    yield from p(self.job.verb, total, total, self.x)
+                yield from self.finish(total, (lines.start + line) * self.job.length + start)
 
     def _totals(self, n: int, dtype: np.dtype = F32) -> Region:
         room = self.tiling["piece"] if self.job.columns else self.tiling["rows"]

@@ -15,9 +15,9 @@ from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, op
 class FullyConnection(Operator):
     """x, w [N, K, 1, 1], bias [1, N, 1, 1] → x · wᵀ + bias.
 
-    x is [B, M, K] (`axis` 2) → [B, M, N], [M, K] → [M, N], or an image [M, C, H, W] with K = C·H·W (`axis` 1)
-    → [M, N]. There K runs over blocks of C0 channels, rows, columns and the channels of a block,
-    and w's K must run alike: C is a whole number of blocks. int8 gives int32.
+    x is [B, M, K] or [M, K] (`axis` 2) → [B, M, N] or [M, N], or an image [M, C, H, W] with
+    K = C·H·W (`axis` 1) → [M, N]. There K runs over blocks of C0 channels, rows, columns and the
+    channels of a block, and w's K must run alike: C is a whole number of blocks. int8 gives int32.
     """
 
     attrs = schema(axis=1)

@@ -21,7 +21,7 @@ from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.passes import F32, Passes, partials
 from npusim.kernels.rows import largest
 from npusim.kernels.stage import Stage
-from npusim.ops.binary_cross_entropy import EPSILON
+from npusim.ops.cann_binary_cross_entropy import EPSILON
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region

@@ -17,7 +17,7 @@ from npusim.ir import DType, Layout
 from npusim.kernels.elementwise import unsupported_type
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.queues import Alloc
-from npusim.ops.iou import sides
+from npusim.ops.cann_iou import sides
 from npusim.program.effects import VectorOp
 from npusim.program.isa import Instr, Kind, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel

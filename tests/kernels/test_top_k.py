@@ -11,7 +11,7 @@ from launching import CHIPS, check_operator
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.errors import UnsupportedError
 from npusim.ir import DType
-from npusim.ops.top_k import assist
+from npusim.ops.cann_top_k import assist
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 
 

@@ -20,8 +20,8 @@ from npusim.program.region import Region
 
 F32 = np.dtype(np.float32)
 #: Cycles of 64 lanes through a compare into the mask register and a select by it: neither
-#: instruction repeats. From the 28 pairs of BinaryCrossEntropy's two logarithms, whose other
-#: passes take 2.13 cycles each, and from LpNorm's p = 0.
+#: instruction repeats. What is left of vec_ratio in LpNorm with p = 0 on the 310 after its other
+#: passes, at 2.13 cycles each.
 COMPARE_SELECT = 7.0
 
 
@@ -35,17 +35,12 @@ class Passes:
         """Elements of a repeat: set by the widest operand."""
         return self.k.chip.core.vector.repeat_bytes // max(r.dtype.itemsize for r in regions)
 
-    def __call__(
-        self, op: str, dst: Region, *srcs: Region, scalar: Any = None, key: object = None
-    ) -> Iterator[Instr]:
-        """dst = op(srcs…[, scalar]) over flat runs; a source of one element is broadcast.
-
-        `key` tells passes apart whose shapes are alike but whose scalars differ.
-        """
+    def __call__(self, op: str, dst: Region, *srcs: Region, scalar: Any = None) -> Iterator[Instr]:
+        """dst = op(srcs…[, scalar]) over flat runs; a source of one element is broadcast."""
         for lo, hi in _cuts(dst.shape[0], self.lanes(dst, *srcs)):
             parts = [s if s.shape[0] == 1 else s[lo:hi] for s in srcs]
             yield self._memo(
-                (op, hi - lo, dst.dtype, scalar, key, *(s.dtype for s in srcs)),
+                (op, hi - lo, dst.dtype, scalar, *(s.dtype for s in srcs)),
                 lambda d=dst[lo:hi], p=parts: self.k.vec(op, d, *p, scalar=scalar),
             )
 

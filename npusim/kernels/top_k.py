@@ -33,8 +33,8 @@ ROW_BYTES = 50  #: of UB for an element of a row, in all buffers
 X1, Y1, Y2, SCORE = 0, 1, 3, 4  #: fields
 LOWEST = -65504.0  #: what rows are padded with
 
-# Cycles, from vec_ratio of twelve shapes on a 310 (Ascend/workload_analysis): 31.4 a step of 16, 1.0
-# a proposal and merge level and 20 a row give eleven of them within 3 %, one 11 % too low.
+# Cycles, from vec_ratio of twelve shapes on a 310 (Ascend/workload_analysis): 31.4 a step of 16,
+# 1.0 a proposal and merge level and 20 a row give eleven of them within 3 %, one 11 % too low.
 FIELD = 2.0  #: vconcat or vextract of a step
 SORT = 16.0  #: vrpsort16 of a step
 MERGE = 1.0  #: vmrgsort4, a proposal

@@ -99,10 +99,14 @@ class Mte1(Part):
 
 
 class Mte2(Part):
-    """GM→L1 / UB. `rate` is the port to L1, `ub_rate` to UB; `burst` is cycles per burst."""
+    """GM→L1 / UB. `rate` is the port to L1, `ub_rate` to UB; `burst` is cycles per burst.
+
+    `cold_rate`: bytes that a core gets from HBM into L1 at most, what hits L2 comes beside it.
+    """
 
     rate: Rate
     ub_rate: Rate
+    cold_rate: Rate | None = None
     head: Cycles
     burst: float
     min_burst: Bytes

@@ -8,6 +8,9 @@
 * ``FRACTAL_NZ``: (…, M, N) as (…, N1, M1, 16, N0), both padded with zeros.
 
 C0 = N0 = 16 for every type wider than one byte (the chips use 16 for fp16 and fp32), 32 for int8.
+* ``NC1HWC0_8``, ``FRACTAL_Z_8``: the same with C0 = 8, 32 B of fp32, which convolutions in fp32 use
+  on chips whose cube takes it.
+
 Source: CANN's data format guide (NC1HWC0, NDC1HWC0, FRACTAL_Z, FRACTAL_NZ).
 """
 
@@ -32,10 +35,18 @@ class Layout(StrEnum):
     NDC1HWC0 = "NDC1HWC0"
     FRACTAL_Z = "FRACTAL_Z"
     FRACTAL_NZ = "FRACTAL_NZ"
+    NC1HWC0_8 = "NC1HWC0_8"
+    FRACTAL_Z_8 = "FRACTAL_Z_8"
 
 
-def c0_of(dtype: DType) -> int:
-    """Channels in the innermost block of NC1HWC0: 32 for one-byte types, else 16."""
+#: Layouts with C0 = 8, and what they are otherwise.
+_NARROW = {Layout.NC1HWC0_8: Layout.NC1HWC0, Layout.FRACTAL_Z_8: Layout.FRACTAL_Z}
+
+
+def c0_of(dtype: DType, layout: Layout = Layout.NC1HWC0) -> int:
+    """Channels in the innermost block: 32 of one byte, 8 where the layout says so, else 16."""
+    if layout in _NARROW:
+        return 8
     return 32 if dtype.size == 1 else BLOCK
 
 
@@ -50,7 +61,8 @@ def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple
     Raises:
         GraphError: the rank does not fit the layout.
     """
-    c0 = c0_of(dtype)
+    c0, name = c0_of(dtype, layout), layout.value
+    layout = _NARROW.get(layout, layout)
     if layout is Layout.ND:
         return shape
     if layout is Layout.NC1HWC0 and len(shape) == 4:
@@ -66,7 +78,7 @@ def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple
         *batch, m, n = shape
         return (*batch, blocks(n, c0), blocks(m), BLOCK, c0)
     raise GraphError(
-        f"layout {layout.value} for a tensor of shape {shape}",
+        f"layout {name} for a tensor of shape {shape}",
         "NC1HWC0 and FRACTAL_Z take rank 4, NDC1HWC0 rank 5, FRACTAL_NZ rank 2 and more",
         "keep the tensor in ND",
     )
@@ -90,7 +102,8 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
     if layout is Layout.ND:
         return x
     dtype = DType.of(x.dtype)
-    c0, target = c0_of(dtype), storage_shape(x.shape, layout, dtype)
+    c0, target = c0_of(dtype, layout), storage_shape(x.shape, layout, dtype)
+    layout = _NARROW.get(layout, layout)
     if layout is Layout.NC1HWC0:
         n, c1, h, w, _ = target
         p = _padded(x, (n, c1 * c0, h, w)).reshape(n, c1, c0, h, w)
@@ -116,8 +129,9 @@ def unpack(x: np.ndarray, shape: tuple[int, ...], layout: Layout) -> np.ndarray:
     if layout is Layout.ND:
         return x.reshape(shape)
     dtype = DType.of(x.dtype)
-    c0 = c0_of(dtype)
+    c0 = c0_of(dtype, layout)
     x = x.reshape(storage_shape(shape, layout, dtype))
+    layout = _NARROW.get(layout, layout)
     if layout is Layout.NC1HWC0:
         n, c, h, w = shape
         return x.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c]

@@ -209,7 +209,7 @@ class Kernel:
         effect = effects.Copy(tuple(pairs), zero) if self.functional else None
         return isa.gm_transfer(
             Pipe.MTE2,
-            "copy_gm",
+            "copy_gm" if to_ub else isa.LOAD_L1,
             self._issue,
             mte2.head,
             nbytes,

@@ -18,7 +18,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.machine.bandwidth import BandwidthServer, Flow
 from npusim.machine.gm import GmState
 from npusim.machine.stats import CoreStats
-from npusim.program.isa import N_PIPES, PIPE_NAMES, Instr, Kind
+from npusim.program.isa import LOAD_L1, N_PIPES, PIPE_NAMES, Instr, Kind
 from npusim.program.region import GM, Region
 
 Process = Generator[simpy.Event, Any, None]
@@ -208,7 +208,8 @@ class CoreModel:
             if ins.occupy:
                 yield env.timeout(ins.occupy)
             share = self._gm.share(ins.operand)
-            yield self._shared.transfer(ins.nbytes, stats.weight, ins.cap, share)
+            cap = gm_cap(self._chip, ins, share)
+            yield self._shared.transfer(ins.nbytes, stats.weight, cap, share)
             latency = gm_latency(self._chip, ins, share)
             self._done_at[p] = max(self._done_at[p], int(env.now) + latency)
             self._write_after(ins, values, latency)
@@ -267,6 +268,14 @@ class CoreModel:
         if last > self._env.now:
             yield self._env.timeout(last - self._env.now)
         close(self.stats, int(self._env.now) - self.start)
+
+
+def gm_cap(chip: ChipSpec, ins: Instr, hbm_share: float) -> float:
+    """Bytes per cycle of a GM transfer at most: its port, or what a core gets from HBM into L1."""
+    cold = chip.core.mte2.cold_rate
+    if cold is None or ins.op != LOAD_L1 or not hbm_share:
+        return ins.cap
+    return min(ins.cap, cold / hbm_share)
 
 
 def gm_latency(chip: ChipSpec, ins: Instr, hbm_share: float) -> int:

@@ -67,9 +67,9 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
     for i, size in sizes.items():
         moved = missing[first[ranges[i][0]]] * (1.0 if i < n_inputs else leaving)
         part = round(moved / size * _STEPS) / _STEPS if size else 0.0
-        traffic, again = plan.traffic[i], 0
-        if i >= n_inputs:  # a second pass over what has left L2 since the first
-            again = max(0, traffic.unique - ranges[i][1])
+        traffic = plan.traffic[i]
+        # A kernel counts as distinct what it moves again and L2 cannot have kept.
+        again = max(0, traffic.unique - ranges[i][1])
         total = traffic.total
         shares.append((i, (part * size + again) / total if total else 0.0))
     return GmState(tuple(shares))

@@ -17,6 +17,7 @@ from typing import Any
 
 from npusim.chip.spec import ChipSpec
 from npusim.machine.bandwidth import BandwidthServer, Flow
+from npusim.machine.core import gm_cap
 from npusim.machine.fold import try_fold
 from npusim.machine.gm import GmState
 from npusim.machine.stats import CoreStats, deadlock
@@ -71,6 +72,7 @@ class Scoreboard:
     """Runs core classes to their end. Use: `add_core` each class, then `run`."""
 
     def __init__(self, chip: ChipSpec, gm: GmState, fold: bool, keep_spans: bool = False) -> None:
+        self._chip = chip
         self._depth = chip.core.scalar.queue_depth
         self._shares = dict(gm.hbm_share)
         self._read_latency = chip.l2.read_latency
@@ -252,7 +254,8 @@ class Scoreboard:
     def _start_flow(self, now: int, core: Core, p: int) -> None:
         ins = core.pipes[p].queue[0][0]
         share = self._shares.get(ins.operand, 0.0)
-        flow = Flow((core.index, p), ins.nbytes, core.stats.weight, ins.cap, share)
+        cap = gm_cap(self._chip, ins, share)
+        flow = Flow((core.index, p), ins.nbytes, core.stats.weight, cap, share)
         self.server.add(now, flow)
         self.events += 1
 

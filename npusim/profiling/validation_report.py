@@ -27,6 +27,7 @@ Chips = Mapping[str, Sequence[ReplayedOp]]
 _FAMILIES = (
     ("attention", re.compile(r"FlashAttention|FusionAttention|ScaledMaskedSoftmax")),
     ("convolution", re.compile(r"Conv")),
+    ("gemm", re.compile(r"^GEMM$")),
     ("matmul", re.compile(r"MatMul|FullyConnection", re.I)),
     ("pooling", re.compile(r"Pool")),
     ("normalisation", re.compile(r"BN|(?<!Lp)Norm|Softmax")),

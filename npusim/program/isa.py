@@ -34,6 +34,7 @@ class Pipe(IntEnum):
 #: Report names of the pipes, in the order of `Pipe`.
 PIPE_NAMES = ("mte2", "mte1", "cube", "vector", "mte3", "fixp", "scalar")
 N_PIPES = 6  #: pipes with a queue (all but S)
+LOAD_L1 = "copy_gm_l1"  #: mnemonic of GM → L1
 
 
 class Kind(IntEnum):

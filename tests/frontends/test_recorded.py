@@ -91,6 +91,18 @@ def test_figure_table(tmp_path: Path) -> None:
     assert (relu.core_time_only, relu.outputs[0].dtype) == (True, "float32")
     assert (cast.attrs, relu.attrs) == ((), (("ksize", (1, 3)), ("mode", "X")))  # one is cut off
     assert [chip_of(op.device) for op in (cast, relu)] == ["ascend910b4", "ascend310"]
+    assert relu.attrs == ()
+
+
+def test_attributes_in_a_note(tmp_path: Path) -> None:
+    line = FIGURES.splitlines()[2].replace("attrs {}", '"attrs {""p"": 0, ""axes"": [1, 2]}"')
+    line = line.replace(',aicore_time from msprof; fmt NC1HWC0; "', ',"aicore_time; fmt NC1HWC0; ')
+    text = FIGURES.splitlines()[0] + "\n" + line + "\n"
+    (op,) = read_profile(write(tmp_path, "t.csv", text))
+    assert (op.attr("axes"), op.attr("p"), op.attr("eps", 1)) == ((1, 2), 0, 1)
+    broken = text.replace("[1, 2]}", "[1, 2}")
+    with pytest.raises(ModelError, match="JSON object"):
+        read_profile(write(tmp_path, "u.csv", broken))
 
 
 @pytest.mark.parametrize(
@@ -151,3 +163,24 @@ def test_broken_files(tmp_path: Path, data: bytes, word: str) -> None:
 def test_nothing_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(ModelError, match=r"cannot read|no recorded profile"):
         read_profile(tmp_path / name)
+
+
+GEMMS = (
+    "op,shape,dtype,device,duration_us,tflops,GB/s,source,block_dim,note\n"
+    "torch.matmul,1024x1024x1024,fp16,Ascend910B2,21.9,98,,there,,duration derived\n"
+    'GEMM catlass ex.34 single-core splitK,"4096x8000x4096 (M,K,N)",fp16,Ascend910B,917,,,x,,\n'
+    "aclnnMatmul thin-M (device time),16x5120x8704,fp16,Ascend910 gen-1 (30 AI cores),156,,,x,,\n"
+    '"GEMM (compute only, gemm_ar)",5416x6144x1408,fp16,Ascend910B (A2),368,,,x,,\n'
+    "GEMV M=1 aclnnMatmul (weight read),60 MB weights,fp16,Ascend910B2,200,,,x,,\n"
+    "MatMul M=1,1x5120x4352,fp16,Ascend910 gen-1 (30 AI cores),,,,x,,\n"
+)
+
+
+def test_products_whose_sides_are_certain(tmp_path: Path) -> None:
+    cube, split, thin = read_profile(write(tmp_path, "t.csv", GEMMS))
+    assert {op.op_type for op in (cube, split, thin)} == {"GEMM"}
+    assert [op.call_time for op in (cube, split, thin)] == [True, False, False]
+    assert all(op.repeated for op in (cube, split, thin))
+    assert [t.shape for t in split.inputs] == [(4096, 8000), (8000, 4096)]
+    assert [t.shape for t in thin.inputs] == [(16, 5120), (5120, 8704)]
+    assert thin.outputs[0] == RecordedTensor("ND", "float16", (16, 8704))

@@ -17,7 +17,10 @@ DTYPES = [np.float16, np.float32, np.int8, np.int32, ml_dtypes.bfloat16]
 IMAGES = st.tuples(*(st.integers(1, n) for n in (3, 40, 7, 7)))
 MATRICES = st.lists(st.integers(1, 40), min_size=2, max_size=4).map(tuple)
 ANY = st.one_of(
-    st.tuples(st.sampled_from([Layout.NC1HWC0, Layout.FRACTAL_Z]), IMAGES),
+    st.tuples(
+        st.sampled_from([Layout.NC1HWC0, Layout.FRACTAL_Z, Layout.NC1HWC0_8, Layout.FRACTAL_Z_8]),
+        IMAGES,
+    ),
     st.tuples(st.just(Layout.FRACTAL_NZ), MATRICES),
     st.tuples(st.just(Layout.ND), MATRICES),
 )
@@ -55,6 +58,9 @@ def test_where_elements_lie(shape: tuple[int, ...], dtype: object, data: st.Data
     k = (c // c0 * kh + h) * kw + w
     assert pack(x, Layout.FRACTAL_Z)[k, n // 16, n % 16, c % c0] == x[n, c, h, w]
     assert pack(x, Layout.FRACTAL_NZ)[n, c, w // c0, h // 16, h % 16, w % c0] == x[n, c, h, w]
+    assert pack(x, Layout.NC1HWC0_8)[n, c // 8, h, w, c % 8] == x[n, c, h, w]
+    narrow = (c // 8 * kh + h) * kw + w
+    assert pack(x, Layout.FRACTAL_Z_8)[narrow, n // 16, n % 16, c % 8] == x[n, c, h, w]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import random_cann_launches
 import random_pool_launches
 import random_training_launches
 
@@ -24,6 +25,7 @@ Maker = Callable[[Random, int], KernelArgs]
 MAKERS: dict[str, Maker] = {
     **random_training_launches.MAKERS,
     **random_pool_launches.MAKERS,
+    **random_cann_launches.MAKERS,
 }
 
 

@@ -3,6 +3,7 @@
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.explore.replay import (  # noqa: F401  (registers the builders)
     rows_activation,
+    rows_cann,
     rows_conv,
     rows_elementwise,
     rows_fused,

@@ -7,8 +7,9 @@ A builder turns one CANN operator type into a kernel and its arguments; builders
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType, Layout
@@ -29,6 +30,20 @@ class Launch:
     in_place: tuple[tuple[int, int], ...] = ()
     state: tuple[int, ...] = ()
     fresh: tuple[int, ...] = ()
+
+
+#: Kernel → the one that does the same on chips whose L0C leaves through FIXP.
+_FIXP = {
+    "Conv2DBackpropFilter": "FixpFilterGrad",
+    "Conv2DBackpropInput": "FixpConv2D",
+}
+
+
+def on_chip(launch: Launch, chip: ChipSpec) -> Launch:
+    """The launch with the kernel that the chip's way out of L0C needs."""
+    if chip.core.fixp is None or launch.kernel not in _FIXP:
+        return launch
+    return replace(launch, kernel=_FIXP[launch.kernel])
 
 
 Builder = Callable[[RecordedOp], Launch]

@@ -20,6 +20,8 @@ def roofline_us(op: RecordedOp, chip: ChipSpec) -> float:
     if flops := _flops(op):
         dtype = max(op.inputs, key=lambda t: t.size).dtype
         peak = chip.cube_flops(dtype) or chip.vector_flops(dtype)
+        if "Conv" in op.op_type and dtype == "float32":
+            peak = chip.cube_flops("hfloat32") or peak
         seconds = max(seconds, flops / peak)
     if not op.core_time_only:
         seconds += chip.scheduler.launch + chip.scheduler.per_block * op.block_dim
@@ -35,7 +37,7 @@ def _flops(op: RecordedOp) -> int:
     """FLOPs of a matrix product or a convolution (channels padded to C0); 0 of all others."""
     if len(op.inputs) < 2 or not op.outputs:
         return 0
-    if "MatMul" in op.op_type:
+    if "MatMul" in op.op_type or op.op_type == "GEMM":
         return _product_flops(op.inputs[0], op.outputs[0])
     if "Conv2D" not in op.op_type:
         return 0
@@ -45,7 +47,7 @@ def _flops(op: RecordedOp) -> int:
     k1, co1, _, c0 = weights.shape
     if "Backprop" not in op.op_type:
         return 2 * op.outputs[0].size * k1 * c0
-    like = [t for t in op.inputs if len(t.shape) == 5 and t.shape[1] == co1]
+    like = [t for t in op.inputs if len(t.shape) == 5 and t.shape[1] * t.shape[4] == 16 * co1]
     if not like:
         return 0
     gradient = like[0] if "Input" in op.op_type else like[-1]  # dX: (dY, W); dW: (X, dY)
@@ -53,7 +55,8 @@ def _flops(op: RecordedOp) -> int:
 
 
 def _is_filter(t: RecordedTensor) -> bool:
-    return t.format == "FRACTAL_Z" and len(t.shape) == 4
+    """Weights as the device has them; tables do not name the format of a result."""
+    return len(t.shape) == 4 and (t.format == "FRACTAL_Z" or t.shape[2] == 16)
 
 
 def _product_flops(a: RecordedTensor, out: RecordedTensor) -> int:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from npusim.explore.replay.launches import Launch, filter_operand, operand, replays
+from npusim.explore.replay.rows_conv_fp32 import (
+    fp32_filter_gradient,
+    fp32_forward,
+    fp32_input_gradient,
+    is_fp32,
+)
 from npusim.explore.replay.windows import Attrs, window_attrs
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import EpilogueStep
@@ -14,7 +20,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec
 @replays("Conv2D")
 def conv2d(op: RecordedOp) -> Launch:
     """A convolution, with an optional bias; stride and padding are read off the sizes."""
-    return conv_steps(op, ())
+    return fp32_forward(op) if is_fp32(op) else conv_steps(op, ())
 
 
 def conv_steps(op: RecordedOp, steps: Sequence[tuple[str, Attrs]]) -> Launch:
@@ -62,6 +68,8 @@ def conv_bn(op: RecordedOp) -> Launch:
 )
 def input_gradient(op: RecordedOp) -> Launch:
     """dY, W, what is fused → dX."""
+    if is_fp32(op):
+        return fp32_input_gradient(op)
     dy, dx = operand(op.inputs[0]), operand(op.outputs[0])
     w = filter_operand(op.inputs[1], op.outputs[0])
     attrs = window_attrs(dx.shape[2:], dy.shape[2:], w.shape[2:])
@@ -73,6 +81,8 @@ def input_gradient(op: RecordedOp) -> Launch:
 @replays("Conv2DBackpropFilter")
 def filter_gradient(op: RecordedOp) -> Launch:
     """dY, X → dW in FRACTAL_Z."""
+    if is_fp32(op):
+        return fp32_filter_gradient(op)
     dy, x = operand(op.inputs[0]), operand(op.inputs[1])
     dw = filter_operand(op.outputs[0], op.inputs[1])
     kernel = dw.shape[2:]

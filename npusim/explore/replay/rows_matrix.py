@@ -72,7 +72,9 @@ def _unpadded(spec: OperandSpec, rows: int, n: int) -> OperandSpec:
     return OperandSpec(tuple(shape), spec.dtype, spec.layout)
 
 
-@replays("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+@replays(
+    "MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "GEMM"
+)  # fmt: skip
 def matmul(op: RecordedOp) -> Launch:
     """Plain products, with an optional bias."""
     return product(op, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,10 @@ class RecordedOp:
         start_us: when it began, None when the profile keeps no order in time.
         device: the chip it ran on, as the profile names it; "" when the profile does not say.
         core_time_only: measured_us is the cores' own time, without the launch.
-        attrs: attributes that the profile keeps, by CANN's names: integers or text.
         source: where the figure was published, "" for a user's own profile.
+        attrs: the operator's attributes, sorted by name, where the profile has them.
+        call_time: measured_us is the time of a call, the host's work for it included.
+        repeated: the same launch ran over and over, so that it finds in L2 what fits there.
     """
 
     net: str
@@ -52,7 +55,13 @@ class RecordedOp:
     device: str = ""
     core_time_only: bool = False
     source: str = ""
-    attrs: tuple[tuple[str, tuple[int, ...] | str], ...] = ()
+    attrs: tuple[tuple[str, Any], ...] = ()
+    call_time: bool = False
+    repeated: bool = False
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value; `default` where the profile does not give it."""
+        return dict(self.attrs).get(name, default)
 
     @property
     def shapes(self) -> str:

@@ -3,16 +3,20 @@
 * the compact table: `net,op_type,block_dim,inputs,outputs,count,median_us`, operands written
   `FORMAT:dtype:1,2,3;…`; optional columns `chip`, `source`, `attrs`;
 * the figure table: `op,shape,dtype,device,duration_us,…`, shapes written `a;b -> c`, with
-  the element types of the inputs only, and formats as `fmt=a;b` in `note`.
+  the element types of the inputs only; `note` has formats as `fmt=a;b` and attributes as
+  `attrs {"name": value}`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from npusim.frontends.recorded.cells import ABSENT, Line, dtype_of
+from npusim.frontends.recorded.gemm import gemm_op
 from npusim.frontends.recorded.op import RecordedOp, RecordedTensor
 from npusim.ir import DType
 
@@ -23,6 +27,7 @@ _FMT = re.compile(r"\bfmt[= ]([A-Z0-9_;/]+)")
 _BY_SIZE = {1: "uint8", 2: "float16", 4: "float32", 8: "int64"}  #: an output's type, by bytes
 _ATTR = re.compile(r'"(\w+)": (?:\[([-0-9, ]*)\]|"([^"]*)")')
 _CORE = re.compile(r"\bcore=(\w+)")
+_ATTRS = re.compile(r"\battrs (\{.*\})")
 _C0 = (8, 16)  #: channels of a block, in fp32 on some chips and in fp16
 
 
@@ -41,7 +46,7 @@ def compact_op(line: Line) -> RecordedOp:
         device=line.text("chip"),
         core_time_only=line.text("time") == "core",
         source=line.text("source"),
-        attrs=_attrs(line.text("attrs")),
+        attrs=compact_attrs(line.text("attrs")),
     )
 
 
@@ -56,11 +61,12 @@ def _compact_tensors(line: Line, column: str) -> tuple[RecordedTensor, ...]:
 def figure_op(line: Line) -> RecordedOp | None:
     """A row of the figure table; None where the figure is not of one operator's launch.
 
-    Such are collectives, whole algorithms and host costs: their shapes have no `->`.
+    Such are collectives, whole algorithms and host costs: their shapes have no `->`, as those of
+    plain products have none.
     """
     shapes, arrow, results = line.text("shape").partition("->")
     if not arrow:
-        return None
+        return gemm_op(line)
     note = line.text("note")
     formats = match[1].split(";") if (match := _FMT.search(note)) else []
     dtypes = line.text("dtype").split(";")
@@ -82,17 +88,36 @@ def figure_op(line: Line) -> RecordedOp | None:
         device=line.text("device"),
         core_time_only="aicore_time" in note,
         source=line.text("source"),
-        attrs=_attrs(note.partition("attrs ")[2]),
+        attrs=_attrs(line, note),
     )
 
 
-def _attrs(text: str) -> tuple[tuple[str, tuple[int, ...] | str], ...]:
-    """Attributes as `{"ksize": [1, 3, 3, 1], "padding": "SAME", …`; what is cut off is left out."""
+def _attrs(line: Line, note: str) -> tuple[tuple[str, Any], ...]:
+    """Attributes that a note holds as a JSON object; lists become tuples.
+
+    Of an object that the table cut off, what is whole.
+
+    Raises:
+        ModelError: it is no JSON object.
+    """
+    match = _ATTRS.search(note)
+    if match is None:
+        return compact_attrs(note.partition("attrs {")[2])
+    try:
+        found = json.loads(match[1])
+    except json.JSONDecodeError:
+        raise line.error(f"attrs are {match[1]!r}", "a JSON object") from None
+    pairs = ((k, tuple(v) if isinstance(v, list) else v) for k, v in found.items())
+    return tuple(sorted(pairs))
+
+
+def compact_attrs(text: str) -> tuple[tuple[str, Any], ...]:
+    """Attributes as `"ksize": [1, 3, 3, 1], "padding": "SAME", …`: lists of numbers, and words."""
     found: list[tuple[str, tuple[int, ...] | str]] = []
     for name, numbers, word in _ATTR.findall(text):
         values = tuple(int(n) for n in numbers.split(",") if n.strip())
         found.append((name, values or word))
-    return tuple(found)
+    return tuple(sorted(found))
 
 
 def _shapes(text: str) -> list[str]:

@@ -366,9 +366,9 @@ def in_queue(k: Kernel, nbytes: int, slots: int = 2) -> Queue:
     return k.queue("UB", nbytes, slots, Pipe.MTE2, Pipe.V)
 
 
-def out_queue(k: Kernel, nbytes: int) -> Queue:
+def out_queue(k: Kernel, nbytes: int, slots: int = 2) -> Queue:
     """A queue from the vector pipe to GM."""
-    return k.queue("UB", nbytes, 2, Pipe.V, Pipe.MTE3)
+    return k.queue("UB", nbytes, slots, Pipe.V, Pipe.MTE3)
 
 
 def lane_estimate(

@@ -15,24 +15,36 @@ Loading = Generator[Instr, None, Region]
 
 
 class Stage:
-    """Allocates a buffer when it is first named; later uses must not be larger."""
+    """Allocates a buffer when it is first named; later uses must not be larger.
 
-    def __init__(self, k: Kernel) -> None:
-        self.k = k
+    `slots` of each queue: 2 overlap a tile's transfers with its neighbours' arithmetic, 1 does not.
+    """
+
+    def __init__(self, k: Kernel, slots: int = 2) -> None:
+        self.k, self.slots = k, slots
         self._queues: dict[int, Queue] = {}
         self._temporaries: dict[str, Alloc] = {}
 
     def load(self, gm: Region, room: int) -> Loading:
-        """Load a piece of a GM operand into UB; two slots of `room` elements."""
+        """Load a piece of a GM operand into UB; slots of `room` elements."""
         return self.load_inside(gm, room, gm.shape, lambda tile: tile)
 
     def load_inside(
-        self, gm: Region, room: int, shape: tuple[int, ...], inside: Callable[[Region], Region]
+        self,
+        gm: Region,
+        room: int,
+        shape: tuple[int, ...],
+        inside: Callable[[Region], Region],
+        key: int | None = None,
     ) -> Loading:
-        """Load a piece into `inside(tile)` of a UB tile of `shape`: padding stays around it."""
-        if gm.operand not in self._queues:
-            self._queues[gm.operand] = in_queue(self.k, room * gm.dtype.itemsize)
-        queue = self._queues[gm.operand]
+        """Load a piece into `inside(tile)` of a UB tile of `shape`: padding stays around it.
+
+        `key` names the queue where an operand has several (default: the operand's index).
+        """
+        key = gm.operand if key is None else key
+        if key not in self._queues:
+            self._queues[key] = in_queue(self.k, room * gm.dtype.itemsize, self.slots)
+        queue = self._queues[key]
         place = yield from queue.alloc()
         tile = place.region(shape, gm.dtype)
         target = inside(tile)
@@ -42,7 +54,7 @@ class Stage:
         return tile
 
     def free(self, index: int) -> Instr:
-        """The vector pipe has read the tile of operand `index`."""
+        """The vector pipe has read the tile of operand (or queue) `index`."""
         return self._queues[index].free()
 
     def temp(self, name: str, shape: tuple[int, ...], dtype: np.dtype, room: int = 0) -> Region:
@@ -55,13 +67,15 @@ class Stage:
     def out(self, index: int, shape: tuple[int, ...], dtype: np.dtype, room: int) -> Loading:
         """An output tile for the vector pipe to fill."""
         if index not in self._queues:
-            self._queues[index] = out_queue(self.k, room * dtype.itemsize)
+            self._queues[index] = out_queue(self.k, room * dtype.itemsize, self.slots)
         place = yield from self._queues[index].alloc()
         return place.region(shape, dtype)
 
-    def store(self, gm: Region, tile: Region, atomic: bool = False) -> Iterator[Instr]:
-        """Hand a filled tile over and store it."""
-        queue = self._queues[gm.operand]
+    def store(
+        self, gm: Region, tile: Region, atomic: bool = False, key: int | None = None
+    ) -> Iterator[Instr]:
+        """Hand a filled tile (of queue `key`, default: the operand's) over and store it."""
+        queue = self._queues[gm.operand if key is None else key]
         yield queue.enque()
         yield queue.deque()
         yield self.k.store(gm, tile, atomic)

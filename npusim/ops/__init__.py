@@ -19,9 +19,12 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     training_batchnorm,
     training_conv,
     training_elementwise,
+    training_gated,
     training_masks,
     training_optimizer,
     training_pool,
+    training_rms_norm,
+    training_rotary,
     training_rows,
 )
 from npusim.ops.registry import (

@@ -17,7 +17,8 @@ from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.ir import DType
 from npusim.kernels import (
-    training_expressions,  # noqa: F401  (registers programs)
+    library_expressions,  # noqa: F401  (registers programs)
+    training_expressions,  # noqa: F401
     vector_ops,
 )
 from npusim.kernels.broadcast import MAX_UNIT, Space, aligned_shape, make_space

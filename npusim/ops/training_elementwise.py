@@ -31,6 +31,13 @@ def _masked(dy: np.ndarray, wins: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(wins, dy, np.zeros((), dy.dtype)))
 
 
+def _fast_gelu_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    s = sigmoid(x.dtype.type(1.702) * x)
+    return np.asarray(dy * (s + x.dtype.type(1.702) * x * s * (1 - s)))
+
+
+elementwise("FastGelu", lambda x: x * sigmoid(x.dtype.type(1.702) * x), passes=9)
+elementwise("FastGeluGrad", _fast_gelu_grad, passes=14)
 elementwise("GeluGrad", _gelu_grad, passes=24)
 elementwise("TanhGrad", lambda y, dy: dy * (1 - y * y), passes=4)
 elementwise("ReluGrad", lambda dy, x: _masked(dy, x > 0), passes=3)

@@ -2,14 +2,17 @@
 
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.explore.replay import (  # noqa: F401  (registers the builders)
+    rows_attention,
     rows_conv,
     rows_elementwise,
+    rows_foreach,
     rows_indexed,
     rows_matrix,
     rows_move,
     rows_norm,
     rows_optimizer,
     rows_pool,
+    rows_refused,
     rows_softmax,
 )
 from npusim.explore.replay.launches import Launch, known_types, launch_of, replays

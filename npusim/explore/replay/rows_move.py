@@ -213,6 +213,16 @@ def square_sum(op: RecordedOp) -> Launch:
     return Launch("SumAll", KernelArgs(op.op_type, (x,), outs))
 
 
+@replays("LpNormV2", "LpNormReduceV2")
+def lp_norm(op: RecordedOp) -> Launch:
+    """Σx² (p = 2, as gradient clipping has it); the root of the one number is left out."""
+    x, y = op.inputs[0], op.outputs[0]
+    if y.size != 1:
+        raise ValueError(f"norms {y.shape} of {x.shape}: norms along axes")
+    total = OperandSpec((1,), _stored(x).dtype)
+    return Launch("SumAll", KernelArgs("SquareSumV1", (_stored(x, (x.size,)),), (total,)))
+
+
 @replays("ReluGradV2", "DropoutDoMask", "DropOutDoMask", "DropOutDoMaskV3")
 def bit_mask(op: RecordedOp) -> Launch:
     """Elements kept where a bit is set."""

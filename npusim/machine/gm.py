@@ -9,6 +9,10 @@ from npusim.machine.l2 import L2Cache
 from npusim.program.kernel import Plan
 
 
+#: Steps in which a launch that fills L2 goes through its operands.
+STEPS = 64
+
+
 @dataclass(frozen=True)
 class GmState:
     """Memory state seen by one launch.
@@ -44,7 +48,8 @@ def hot(plan: Plan) -> GmState:
 def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int, int]]) -> GmState:
     """The state that a launch finds in L2, and what it leaves there.
 
-    Inputs are touched first, then outputs; dirty bytes that leave for them are charged to the
+    The launch goes through its operands in step, inputs before outputs: of operands that L2 does
+    not hold together, parts leave before they are read. Dirty bytes that leave are charged to the
     launch's writes.
 
     Args:
@@ -52,15 +57,16 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
         ranges: operand index → (address, bytes) in device memory.
     """
     traffic = plan.traffic
-    misses: dict[int, int] = {}
+    sizes = {i: min(traffic[i].unique, ranges[i][1]) for i in sorted(traffic)}
+    misses = dict.fromkeys((i for i in sizes if i < n_inputs), 0)
     written_back = 0
-    for i in sorted(traffic):
-        address, nbytes = ranges[i]
-        size = min(traffic[i].unique, nbytes)
-        lo, hi = address, address + size
-        if i < n_inputs:
-            misses[i] = size - l2.resident(lo, hi)
-        written_back += l2.touch(lo, hi, write=i >= n_inputs)
+    steps = max(1, min(STEPS, -(-sum(sizes.values()) * STEPS // l2.size)))
+    for step in range(steps):
+        for i, size in sizes.items():
+            lo, hi = (ranges[i][0] + size * (step + j) // steps for j in (0, 1))
+            if i < n_inputs:
+                misses[i] += hi - lo - l2.resident(lo, hi)
+            written_back += l2.touch(lo, hi, write=i >= n_inputs)
     writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
     shares = []
     for i, t in sorted(traffic.items()):

@@ -122,11 +122,12 @@ def replay(
         memory, net = _Memory(chip), ops[0].net if ops else ""
         for op, launch in zip(ops, launches, strict=True):
             plan = launch if isinstance(launch, str) else plans[launch, op.block_dim]
-            if isinstance(launch, str) or isinstance(plan, str):
-                found.append(str(plan))
-                continue
             if op.net != net:
                 memory, net = _Memory(chip), op.net
+            if isinstance(launch, str) or isinstance(plan, str):
+                found.append(str(plan))
+                memory.pass_by(op)
+                continue
             gm = memory.visit(op, launch, plan) if in_sequence else cold(plan)
             found.append(_Timing(launch, op.block_dim, gm))
         todo = list(dict.fromkeys(t for t in found if isinstance(t, _Timing)))
@@ -241,14 +242,16 @@ class _Memory:
     """L2 from row to row. Profiles keep no addresses: a tensor is known by format, type and shape.
 
     An input is the tensor of that kind that was used last and is not yet an operand of the
-    launch; an output is new, unless the kernel works in place. A launch pays for the dirty bytes
-    that it pushes out, up to what it writes: the rest leave between launches.
+    launch; if there is none, it is a view (a reshape is no operator) of the last one of its type
+    and size. An output is new, unless the kernel works in place. A launch pays for the dirty
+    bytes that it pushes out, up to what it writes: the rest leave between launches.
     """
 
     def __init__(self, chip: ChipSpec) -> None:
         self._l2 = L2Cache(chip.l2.size)
         self._top = 0
         self._known: dict[_Kind, list[int]] = {}  # addresses, last used last
+        self._sized: dict[tuple[DType, int], list[int]] = {}  # the same, whatever the shape
 
     def visit(self, op: RecordedOp, launch: Launch, plan: Plan) -> GmState:
         """State that the launch finds, and leaves."""
@@ -257,20 +260,45 @@ class _Memory:
         ranges: dict[int, tuple[int, int]] = {}
         for i in sorted(plan.traffic):
             spec = operands[i]
-            tensors = op.inputs if i < inputs else op.outputs
-            known = self._known.setdefault(_kind(spec, tensors), [])
+            kind = _kind(spec, op.inputs if i < inputs else op.outputs)
             taken = {address for address, _ in ranges.values()}
+            address = ranges[shared[i]][0] if i in shared else None
+            if i < inputs:
+                address = self._last(kind, spec.nbytes, taken)
+            ranges[i] = (self._used(kind, spec.nbytes, address), spec.nbytes)
+        found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
+        return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))
+
+    def pass_by(self, op: RecordedOp) -> None:
+        """An operator that is not timed reads and writes its operands all the same."""
+        sides = ((t, write) for write, ts in enumerate((op.inputs, op.outputs)) for t in ts)
+        for t, write in sides:
+            if t.dtype not in set(DType):
+                continue
+            dtype = DType(t.dtype)
+            kind, nbytes = (t.format, dtype, t.shape), t.size * dtype.size
+            address = None if write else self._last(kind, nbytes, set())
+            address = self._used(kind, nbytes, address)
+            self._l2.touch(address, address + nbytes, bool(write))
+
+    def _last(self, kind: _Kind, nbytes: int, taken: set[int]) -> int | None:
+        """Where the tensor of that kind is that was used last; None when it was never seen."""
+        for known in (self._known.get(kind, ()), self._sized.get((kind[1], nbytes), ())):
             free = [a for a in known if a not in taken]
-            if i in shared:
-                address = ranges[shared[i]][0]
-            elif i < inputs and free:
-                address = free[-1]
-            else:
-                address = self._top
-                self._top += -(-spec.nbytes // 512) * 512
+            if free:
+                return free[-1]
+        return None
+
+    def _used(self, kind: _Kind, nbytes: int, address: int | None) -> int:
+        """Note that the tensor at an address (None: a new one) was used; where it is."""
+        if address is None:
+            address = self._top
+            self._top += -(-nbytes // 512) * 512
+        for known in (
+            self._known.setdefault(kind, []),
+            self._sized.setdefault((kind[1], nbytes), []),
+        ):
             if address in known:
                 known.remove(address)
             known.append(address)
-            ranges[i] = (address, spec.nbytes)
-        found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
-        return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))
+        return address

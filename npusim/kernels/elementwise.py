@@ -22,7 +22,7 @@ from npusim.kernels import (
     vector_ops,
 )
 from npusim.kernels.broadcast import MAX_UNIT, Space, aligned_shape, make_space
-from npusim.kernels.estimate import pipeline_cycles, port_rate
+from npusim.kernels.estimate import pipeline_cycles
 from npusim.kernels.expressions import lower, working_type
 from npusim.kernels.lang import Alloc, Kernel, Queue, TileKernel
 from npusim.kernels.vector_program import Builder, Program, Value
@@ -212,13 +212,16 @@ class Elementwise(TileKernel):
         )
         blocks = tiling["before"] * tiling["parts"]
         stored = sum(o.nbytes for o in args.outputs)
-        into, out = (port_rate(chip, r, blocks) for r in (core.mte2.ub_rate, core.mte3.rate))
-        read = max(loaded / blocks / into, rows * core.mte2.burst * len(streamed))
-        read += tiles * len(streamed) * core.mte2.head
-        write = max(stored / blocks / out, rows * core.mte3.burst)
-        write += tiles * core.mte3.head
-        shared = (loaded + stored) / chip.hbm_rate
-        return pipeline_cycles(chip, vector, read, write, shared, tiles)
+        cycles = 0.0
+        for memory in (chip.hbm_rate, chip.l2_rate):  # what L2 holds is not known: the mean of both
+            into, out = (min(r, memory / blocks) for r in (core.mte2.ub_rate, core.mte3.rate))
+            read = max(loaded / blocks / into, rows * core.mte2.burst * len(streamed))
+            read += tiles * len(streamed) * core.mte2.head
+            write = max(stored / blocks / out, rows * core.mte3.burst)
+            write += tiles * core.mte3.head
+            shared = (loaded + stored) / memory
+            cycles += pipeline_cycles(chip, vector, read, write, shared, tiles) / 2
+        return cycles
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

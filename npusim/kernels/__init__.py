@@ -1,6 +1,7 @@
 """Kernels: importing this package registers them all."""
 
 from npusim.kernels import (
+    arg_value,
     batchnorm,
     bit_mask,
     column_sums,
@@ -35,6 +36,7 @@ from npusim.kernels import (
 )
 
 __all__ = [
+    "arg_value",
     "batchnorm",
     "bit_mask",
     "column_sums",

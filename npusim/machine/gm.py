@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from npusim.machine.l2 import L2Cache
 from npusim.program.kernel import Plan
 
-
 #: Steps in which a launch that fills L2 goes through its operands.
 STEPS = 64
 

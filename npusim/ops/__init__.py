@@ -16,6 +16,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     reduction,
     resize,
     shaping,
+    training_arg,
     training_batchnorm,
     training_conv,
     training_elementwise,

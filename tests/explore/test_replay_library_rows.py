@@ -47,6 +47,7 @@ CASES = [
     ("FastGelu", "float16:4,1024", "float16:4,1024", "Elementwise"),
     ("Sin", "float32:4,1024", "float32:4,1024", "Elementwise"),
     ("Less", "float32:4,1024 float32:", "uint8:4,1024", "Elementwise"),
+    ("ArgMaxWithValue", "float32:4,1024,640", "float32:4,1024 float32:4,1024", "ArgValue"),
     ("Muls", "float32:4,1024", "float32:4,1024", "Elementwise"),
 ]  # fmt: skip
 

@@ -15,13 +15,14 @@ from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 from tests.kernels.launching import CHIPS, random_array
 
+WITH_VALUE = {"ArgMaxWithValue": 2, "ArgMinWithValue": 2}
 KINDS = ["float16", "bfloat16", "float32"]
 
 
 def check(kernel: str, op: str, chip: str, values: list[np.ndarray], **attrs: object) -> None:
     """Numbers within the stored type's rounding, and both engines agree."""
     names = tuple(f"x{i}" for i in range(len(values)))
-    outputs = {"RmsNorm": 2, "AddRmsNorm": 3, "RmsNormGrad": 2}.get(op, 1)
+    outputs = {"AddRmsNorm": 3, "RmsNorm": 2, "RmsNormGrad": 2, **WITH_VALUE}.get(op, 1)
     node = Node("n", op, names, tuple(f"y{i}" for i in range(outputs)), attrs)
     kinds = [TensorType(v.shape, DType.of(v.dtype)) for v in values]
     types = infer_node(node, kinds, values)
@@ -95,6 +96,14 @@ def test_rotary(op: str, dtype: str, axes: str, s: int, n: int, d: int) -> None:
     sizes, shared = {"s": s, "b": 2, "n": n, "d": d}, {"s": s, "b": 1, "n": 1, "d": d}
     x, table = (tuple(m[a] for a in axes) for m in (sizes, shared))
     check("Rotary", op, chip_for(dtype), arrays(s, dtype, x, table, table))
+
+
+@pytest.mark.parametrize("op", sorted(WITH_VALUE))
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 200), st.sampled_from([1, 64, 100, 6400]))
+def test_arg_with_value(op: str, dtype: str, rows: int, width: int) -> None:
+    check("ArgValue", op, "ascend910b2", arrays(rows, dtype, (rows, width)))
 
 
 def test_what_does_not_fit_is_refused() -> None:

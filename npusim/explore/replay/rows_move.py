@@ -7,7 +7,7 @@ from math import prod
 
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
-from npusim.ir import Layout
+from npusim.ir import DType, Layout
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 
@@ -191,6 +191,15 @@ def reduce(op: RecordedOp) -> Launch:
         axes = _lost_axes(x.shape, y.shape)
     kept = tuple(n for i, n in enumerate(x.shape) if i not in axes)
     return _reduced(kind, _stored(x), _stored(y, kept), axes)
+
+
+@replays("ArgMaxWithValue", "ArgMinWithValue")
+def arg_with_value(op: RecordedOp) -> Launch:
+    """Along the last axis → indices (int32), values."""
+    x = _stored(op.inputs[0])
+    index, value = (t.shape for t in op.outputs[:2])
+    outs = (OperandSpec(index, DType.INT32), OperandSpec(value, x.dtype))
+    return Launch("ArgValue", KernelArgs(op.op_type, (x,), outs))
 
 
 def _lost_axes(large: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...]:

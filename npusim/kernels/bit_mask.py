@@ -1,8 +1,8 @@
 """BitMask: elements kept where a bit of a mask is set (ReluGradV2, DropOutDoMask).
 
-On the vector unit a select by bits is a pair of instructions, set mask and vsel, for every
-repeat. Where the scheduler generates them a barrier stands between (the chip's `select` cost);
-the hand-written dropout kernel issues pair after pair without one.
+On the first generation's vector unit a select by bits is a pair of instructions, set mask and vsel,
+for every repeat. Where the scheduler generates them a barrier stands between (the chip's `select`
+cost); the hand-written dropout kernel issues pair after pair without one. Later chips repeat vsel.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ def _scales(args: KernelArgs) -> bool:
 def _pair(args: KernelArgs, chip: ChipSpec) -> float:
     """Cycles of a set-mask and select pair."""
     x = args.outputs[0].dtype
-    if _scales(args):
-        return DROPOUT_PAIR[x.size]
     costs = chip.core.vector.costs["select"]
-    return (costs.b16 if x.size == 2 else costs.b32) or 0.0
+    pair = (costs.b16 if x.size == 2 else costs.b32) or 0.0
+    return min(pair, DROPOUT_PAIR[x.size]) if _scales(args) else pair
 
 
 def _footprint(args: KernelArgs, chunk: int) -> int:

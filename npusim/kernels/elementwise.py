@@ -134,6 +134,7 @@ def unsupported_type(dtype: DType, chip: ChipSpec, computed: bool = True) -> str
         known |= {"int8", "uint8"}
     if "bfloat16" in chip.core.cube.k:
         known.add("bfloat16")
+        known |= set() if computed else {"int64"}  # conversions of the 910B's generation
     return "" if dtype.value in known else f"the vector unit has no {dtype.value}"
 
 

@@ -174,8 +174,13 @@ def bias_add_grad(op: RecordedOp) -> Launch:
     return _reduced("ReduceSum", _stored(x), _stored(y), tuple(range(len(x.shape) - 1)))
 
 
-def _reduced(kind: str, x: OperandSpec, y: OperandSpec, axes: tuple[int, ...]) -> Launch:
-    return Launch("Reduce", KernelArgs(kind, (x,), (y,), (("axes", axes), ("keepdims", 0))))
+def _reduced(
+    kind: str, x: OperandSpec, y: OperandSpec, axes: tuple[int, ...], dynamic: bool = False
+) -> Launch:
+    attrs: tuple[tuple[str, object], ...] = (("axes", axes), ("keepdims", 0))
+    if dynamic:
+        attrs = (("axes", axes), ("dynamic", 1), ("keepdims", 0))
+    return Launch("Reduce", KernelArgs(kind, (x,), (y,), attrs))
 
 
 @replays("ReduceSum", "ReduceSumD", "ReduceMean", "ReduceMeanD", "ReduceMax", "ReduceMaxD")
@@ -190,7 +195,8 @@ def reduce(op: RecordedOp) -> Launch:
     else:
         axes = _lost_axes(x.shape, y.shape)
     kept = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-    return _reduced(kind, _stored(x), _stored(y, kept), axes)
+    dynamic = len(op.inputs) > 1 and op.block_dim > 1
+    return _reduced(kind, _stored(x), _stored(y, kept), axes, dynamic)
 
 
 @replays("ArgMaxWithValue", "ArgMinWithValue")

@@ -150,13 +150,18 @@ class Core(Part):
 
 
 class L2(Part):
-    """The last-level cache shared by all cores. Achievable rate = bandwidth × efficiency."""
+    """The last-level cache shared by all cores. Achievable rate = bandwidth × efficiency.
+
+    `lazy`: dirty lines stay until others need their place, so that reads too wait for their
+    write-back (None: those that reads push out are clean by then).
+    """
 
     size: Bytes
     bandwidth: Bandwidth
     efficiency: float
     read_latency: Cycles
     write_latency: Cycles
+    lazy: bool | None = None
 
 
 class Hbm(Part):

@@ -33,6 +33,7 @@ from npusim.program.region import Region
 
 MIN_BLOCK_BYTES = 2048  #: output bytes per block below which CANN adds no block
 UB_SHARE = 0.75  #: of UB that tiles take
+HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that HBM makes equal
 
 
 @dataclass(frozen=True)
@@ -214,14 +215,14 @@ class Elementwise(TileKernel):
         blocks = tiling["before"] * tiling["parts"]
         stored = sum(o.nbytes for o in args.outputs)
         cycles = 0.0
-        for memory in (chip.hbm_rate, chip.l2_rate):  # what L2 holds is not known: the mean of both
+        for memory, weight in ((chip.hbm_rate, 1.0), (chip.l2_rate, HOT)):
             into, out = (min(r, memory / blocks) for r in (core.mte2.ub_rate, core.mte3.rate))
             read = max(loaded / blocks / into, rows * core.mte2.burst * len(streamed))
             read += tiles * len(streamed) * core.mte2.head
             write = max(stored / blocks / out, rows * core.mte3.burst)
             write += tiles * core.mte3.head
             shared = (loaded + stored) / memory
-            cycles += pipeline_cycles(chip, vector, read, write, shared, tiles) / 2
+            cycles += pipeline_cycles(chip, vector, read, write, shared, tiles) * weight
         return cycles
 
     @staticmethod

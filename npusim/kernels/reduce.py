@@ -35,7 +35,6 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import Region
 
-
 #: Cycles before the first load of the library's ReduceSum with the axes as an operand (attribute
 #: `dynamic`), on several blocks: what three recorded rows on a 910B2 (8, 18 and 25 MB) take beyond
 #: launch, transfers and vector time, 13 to 17 us at 1.8 GHz.

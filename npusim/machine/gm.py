@@ -17,9 +17,9 @@ class GmState:
     """Memory state seen by one launch.
 
     Attributes:
-        hbm_share: operand index → HBM bytes per byte moved (reads: misses; writes: the
-            write-back of dirty lines that they evict). Re-reads within the launch hit L2, so a
-            share is usually below unique/total.
+        hbm_share: operand index → HBM bytes per byte moved (writes: the write-back of dirty
+            lines that are evicted; reads: misses, and the write-backs beyond the writes' own).
+            Re-reads within the launch hit L2, so a share is usually below unique/total.
     """
 
     hbm_share: tuple[tuple[int, float], ...]
@@ -49,7 +49,7 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
 
     The launch goes through its operands in step, inputs before outputs: of operands that L2 does
     not hold together, parts leave before they are read. Dirty bytes that leave are charged to the
-    launch's writes.
+    launch.
 
     Args:
         n_inputs: operands below this index are read, the others written.
@@ -66,11 +66,24 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
             if i < n_inputs:
                 misses[i] += hi - lo - l2.resident(lo, hi)
             written_back += l2.touch(lo, hi, write=i >= n_inputs)
-    writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
+    return GmState(_shares(plan, n_inputs, misses, written_back))
+
+
+def _shares(
+    plan: Plan, n_inputs: int, misses: Mapping[int, int], written_back: int
+) -> tuple[tuple[int, float], ...]:
+    """HBM bytes per byte moved: write-backs on the writes, one for each byte written at most.
+
+    What is left was pushed out by read misses, which take their turn with it.
+    """
+    traffic = plan.traffic
+    written = {i: t.unique for i, t in traffic.items() if i >= n_inputs}
+    paid = min(written_back, sum(written.values()))
+    share = paid / sum(written.values()) if paid else 0.0
+    missed = sum(misses.values())
+    more = (written_back - paid) / missed if missed else 0.0
     shares = []
     for i, t in sorted(traffic.items()):
-        if i < n_inputs:
-            shares.append((i, misses[i] / t.total if t.total else 0.0))
-        else:
-            shares.append((i, written_back / writes if writes else 0.0))
-    return GmState(tuple(shares))
+        nbytes = misses[i] * (1 + more) if i < n_inputs else written[i] * share
+        shares.append((i, nbytes / t.total if t.total else 0.0))
+    return tuple(shares)

@@ -244,11 +244,12 @@ class _Memory:
     An input is the tensor of that kind that was used last and is not yet an operand of the
     launch; if there is none, it is a view (a reshape is no operator) of the last one of its type
     and size. An output is new, unless the kernel works in place. A launch pays for the dirty
-    bytes that it pushes out, up to what it writes: the rest leave between launches.
+    bytes that it pushes out, on chips without a lazy L2 up to what it writes.
     """
 
     def __init__(self, chip: ChipSpec) -> None:
         self._l2 = L2Cache(chip.l2.size)
+        self._lazy = bool(chip.l2.lazy)
         self._top = 0
         self._known: dict[_Kind, list[int]] = {}  # addresses, last used last
         self._sized: dict[tuple[DType, int], list[int]] = {}  # the same, whatever the shape
@@ -267,6 +268,8 @@ class _Memory:
                 address = self._last(kind, spec.nbytes, taken)
             ranges[i] = (self._used(kind, spec.nbytes, address), spec.nbytes)
         found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
+        if self._lazy:
+            return found
         return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))
 
     def pass_by(self, op: RecordedOp) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from math import ceil
+from operator import mul
 
 from npusim.chip.spec import ChipSpec
 from npusim.errors import KernelError, NpusimError, UnsupportedError
@@ -242,9 +244,9 @@ class _Memory:
     """L2 from row to row. Profiles keep no addresses: a tensor is known by format, type and shape.
 
     An input is the tensor of that kind that was used last and is not yet an operand of the
-    launch; if there is none, it is a view (a reshape is no operator) of the last one of its type
-    and size. An output is new, unless the kernel works in place. A launch pays for the dirty
-    bytes that it pushes out, on chips without a lazy L2 up to what it writes.
+    launch; if there is none, it is a view (a reshape is no operator) of the last one of its
+    format, type and size. An output is new, unless the kernel works in place. A launch pays for
+    the dirty bytes that it pushes out, on chips without a lazy L2 up to what it writes.
     """
 
     def __init__(self, chip: ChipSpec) -> None:
@@ -252,7 +254,8 @@ class _Memory:
         self._lazy = bool(chip.l2.lazy)
         self._top = 0
         self._known: dict[_Kind, list[int]] = {}  # addresses, last used last
-        self._sized: dict[tuple[DType, int], list[int]] = {}  # the same, whatever the shape
+        self._sized: dict[tuple[str, DType, int], list[int]] = {}  # the same, of any shape
+        self._shapes: dict[int, tuple[int, ...]] = {}  # by address, as last used
 
     def visit(self, op: RecordedOp, launch: Launch, plan: Plan) -> GmState:
         """State that the launch finds, and leaves."""
@@ -286,11 +289,12 @@ class _Memory:
 
     def _last(self, kind: _Kind, nbytes: int, taken: set[int]) -> int | None:
         """Where the tensor of that kind is that was used last; None when it was never seen."""
-        for known in (self._known.get(kind, ()), self._sized.get((kind[1], nbytes), ())):
-            free = [a for a in known if a not in taken]
-            if free:
-                return free[-1]
-        return None
+        exact = [a for a in self._known.get(kind, ()) if a not in taken]
+        if exact:
+            return exact[-1]
+        sized = self._sized.get((*kind[:2], nbytes), ())
+        views = [a for a in sized if a not in taken and _reshaped(self._shapes[a], kind[2])]
+        return views[-1] if views else None
 
     def _used(self, kind: _Kind, nbytes: int, address: int | None) -> int:
         """Note that the tensor at an address (None: a new one) was used; where it is."""
@@ -299,9 +303,16 @@ class _Memory:
             self._top += -(-nbytes // 512) * 512
         for known in (
             self._known.setdefault(kind, []),
-            self._sized.setdefault((kind[1], nbytes), []),
+            self._sized.setdefault((*kind[:2], nbytes), []),
         ):
             if address in known:
                 known.remove(address)
             known.append(address)
+        self._shapes[address] = kind[2]
         return address
+
+
+def _reshaped(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """One shape is the other with neighbouring axes merged."""
+    ends = [set(accumulate(shape, mul)) for shape in (a, b)]
+    return ends[0] - {1} <= ends[1] or ends[1] - {1} <= ends[0]

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from npusim.ir import DType
 from npusim.kernels.lang import Kernel
 from npusim.kernels.rows import F32, RowReducer, fold_rows
 from npusim.kernels.stage import Loading, Stage
@@ -197,11 +198,13 @@ class Program:
     """One tile's computation.
 
     Class attributes:
-        temporaries: tile-sized fp32 buffers; vectors: inputs with a value per column.
+        temporaries: tile-sized fp32 buffers; vectors: inputs with a value per column;
+        stored: element types of operands.
     """
 
     temporaries: ClassVar[int] = 3
     vectors: ClassVar[tuple[int, ...]] = ()
+    stored: ClassVar[tuple[DType, ...]] = (DType.FLOAT16, DType.FLOAT32)
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.k = rows, rows.k
@@ -353,6 +356,23 @@ class ConfusionSoftmaxGrad(Program):
         yield from rows.store(rows.first_out, dy)
 
 
+class SoftmaxGrad(Program):
+    """y, dy → (dy - Σ y·dy)·y, in fp32."""
+
+    stored = (DType.FLOAT16, DType.FLOAT32, DType.BFLOAT16)
+
+    def tile(self) -> Iterator[Instr]:
+        k, rows = self.k, self.rows
+        y = yield from rows.wide(0, "y")
+        dy = yield from rows.wide(1, "dy")
+        product = rows.temp("product")
+        yield k.vec("mul", product, y, dy)
+        total = yield from rows.row_sum("total", product)
+        yield k.vec("sub", dy, dy, (yield from rows.spread("row", total)))
+        yield k.vec("mul", dy, dy, y)
+        yield from rows.store(rows.first_out, dy)
+
+
 class SoftmaxCrossEntropy(Program):
     """Logits, labels → loss per row, softmax - labels."""
 
@@ -384,6 +404,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "LayerNormXBackpropV2": LayerNormXBackprop,
     "SoftmaxV2": Softmax,
     "SoftmaxGradExt": SoftmaxGradExt,
+    "SoftmaxGrad": SoftmaxGrad,
     "ConfusionSoftmaxGrad": ConfusionSoftmaxGrad,
     "SoftmaxCrossEntropyWithLogits": SoftmaxCrossEntropy,
 }

@@ -15,14 +15,14 @@ from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 from tests.kernels.launching import CHIPS, random_array
 
-WITH_VALUE = {"ArgMaxWithValue": 2, "ArgMinWithValue": 2}
+MORE_OUTPUTS = {"LayerNormGradV3": 3, "ArgMaxWithValue": 2, "ArgMinWithValue": 2}
 KINDS = ["float16", "bfloat16", "float32"]
 
 
 def check(kernel: str, op: str, chip: str, values: list[np.ndarray], **attrs: object) -> None:
     """Numbers within the stored type's rounding, and both engines agree."""
     names = tuple(f"x{i}" for i in range(len(values)))
-    outputs = {"AddRmsNorm": 3, "RmsNorm": 2, "RmsNormGrad": 2, **WITH_VALUE}.get(op, 1)
+    outputs = {"AddRmsNorm": 3, "RmsNorm": 2, "RmsNormGrad": 2, **MORE_OUTPUTS}.get(op, 1)
     node = Node("n", op, names, tuple(f"y{i}" for i in range(outputs)), attrs)
     kinds = [TensorType(v.shape, DType.of(v.dtype)) for v in values]
     types = infer_node(node, kinds, values)
@@ -70,6 +70,23 @@ def test_rms_norm_grad(dtype: str, rows: int, width: int) -> None:
     check("RmsNormGrad", "RmsNormGrad", chip_for(dtype), [dy, x, rstd, gamma])
 
 
+@pytest.mark.parametrize("dtype", KINDS)
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 200), st.sampled_from([16, 50, 128, 1024]))
+def test_layer_norm_grad(dtype: str, rows: int, width: int) -> None:
+    dy, x, gamma = arrays(rows, dtype, (rows, width), (rows, width), (width,))
+    mean, rstd = arrays(7, "float32", (rows, 1), (rows, 1))
+    rstd = np.abs(rstd) + np.float32(0.5)
+    check("LayerNormGrad", "LayerNormGradV3", chip_for(dtype), [dy, x, rstd, mean, gamma])
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(1, 60), st.sampled_from([16, 50, 1024]))
+def test_softmax_grad_of_bf16(rows: int, width: int) -> None:
+    values = arrays(rows, "bfloat16", (rows, width), (rows, width))
+    check("RowTiles", "SoftmaxGrad", "ascend910b2", values)
+
+
 def test_gamma_may_be_wider_than_x() -> None:
     x = arrays(1, "bfloat16", (30, 128))[0]
     gamma = arrays(2, "float32", (128,))[0]
@@ -98,7 +115,7 @@ def test_rotary(op: str, dtype: str, axes: str, s: int, n: int, d: int) -> None:
     check("Rotary", op, chip_for(dtype), arrays(s, dtype, x, table, table))
 
 
-@pytest.mark.parametrize("op", sorted(WITH_VALUE))
+@pytest.mark.parametrize("op", ["ArgMaxWithValue", "ArgMinWithValue"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @settings(max_examples=8, deadline=None)
 @given(st.integers(1, 200), st.sampled_from([1, 64, 100, 6400]))

@@ -20,6 +20,7 @@ INPUTS = {
     "LayerNormXBackpropV2": "xxvrc",
     "SoftmaxV2": "x",
     "SoftmaxGradExt": "xx",
+    "SoftmaxGrad": "xx",
     "ConfusionSoftmaxGrad": "xx",
     "LayerNormBetaGammaBackpropV2": "xx",
     "SoftmaxCrossEntropyWithLogits": "xx",

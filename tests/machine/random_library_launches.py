@@ -33,6 +33,14 @@ def rms_norm_grad(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("RmsNormGrad", (x, x, rstd, gamma), (x, dgamma))
 
 
+def layer_norm_grad(rng: Random, size: int) -> KernelArgs:
+    """dy, x, two statistics a row, scale."""
+    shape, dtype = _rows(rng, size)
+    x, gamma = OperandSpec(shape, dtype), OperandSpec(shape[1:], dtype)
+    row, column = OperandSpec((shape[0], 1), F32), OperandSpec(shape[1:], F32)
+    return KernelArgs("LayerNormGradV3", (x, x, row, row, gamma), (x, column, column))
+
+
 def gated(rng: Random, size: int) -> KernelArgs:
     """SwiGlu, or its gradient."""
     (m, n), dtype = _rows(rng, size)
@@ -62,6 +70,7 @@ def arg_value(rng: Random, size: int) -> KernelArgs:
 MAKERS: dict[str, Callable[[Random, int], KernelArgs]] = {
     "RmsNorm": rms_norm,
     "RmsNormGrad": rms_norm_grad,
+    "LayerNormGrad": layer_norm_grad,
     "Gated": gated,
     "Rotary": rotary,
     "ArgValue": arg_value,

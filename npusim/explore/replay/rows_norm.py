@@ -25,10 +25,16 @@ def batch_norm(op: RecordedOp) -> Launch:
     return Launch("BatchNorm", KernelArgs(op.op_type, inputs, outputs))
 
 
-@replays("LayerNorm", "LayerNormV3")
+@replays("LayerNorm", "LayerNormV3", "LayerNormV4")
 def layer_norm(op: RecordedOp) -> Launch:
-    """x, scale, offset → y, and one mean and one variance per row (fp32 here)."""
-    x, *affine = (operand(t) for t in op.inputs[:3])
+    """x, scale, offset → y, and one mean and one variance per row (fp32 here).
+
+    LayerNormV4 has the normalised shape, whole numbers, as its second input.
+    """
+    given = op.inputs
+    if op.op_type == "LayerNormV4":
+        given = tuple(t for i, t in enumerate(op.inputs) if i != 1)
+    x, *affine = (operand(t) for t in given[:3])
     y = operand(op.outputs[0])
     if x.layout is Layout.FRACTAL_NZ:
         outs = (y, *(operand(t) for t in op.outputs[1:3]))
@@ -81,6 +87,15 @@ def layer_norm_backprop(op: RecordedOp) -> Launch:
     """dy, x, variance, mean, scale → dx, standardised x."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))
     return Launch("RowTiles", KernelArgs(op.op_type, inputs, outputs))
+
+
+@replays("LayerNormGradV3")
+def layer_norm_grad(op: RecordedOp) -> Launch:
+    """dy, x, reciprocal deviations, means, scale → dx, gradients of scale and offset (fp32)."""
+    dy, x, _, _, gamma = (operand(t) for t in op.inputs[:5])
+    rows, vector = _per_row(x, gamma), OperandSpec(gamma.shape, DType.FLOAT32)
+    args = KernelArgs(op.op_type, (dy, x, rows, rows, gamma), (dy, vector, vector))
+    return Launch("LayerNormGrad", args)
 
 
 @replays("LayerNormBetaGammaBackpropV2")

@@ -20,7 +20,7 @@ def softmax(op: RecordedOp) -> Launch:
     return Launch("Softmax", KernelArgs(kind, (x,), (out,), attrs))
 
 
-@replays("SoftmaxGradExt", "ConfusionSoftmaxGrad")
+@replays("SoftmaxGrad", "SoftmaxGradExt", "ConfusionSoftmaxGrad")
 def softmax_grad(op: RecordedOp) -> Launch:
     """Two tensors of rows; the scalar of SoftmaxGradExt is a constant of the launch."""
     y, dy, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))

@@ -96,6 +96,10 @@ def _numbers(chip: ChipSpec) -> Iterator[Problem]:
     for key, cycles in costs.items():
         if not 0 < cycles < math.inf:
             yield Problem(key, cycles, "cycles, above 0", f"set {key} above 0")
+    if not 0 <= (chip.hbm.turnaround or 0.0) < math.inf:
+        yield Problem(
+            "hbm.turnaround", chip.hbm.turnaround, "0 or more", "set hbm.turnaround to 0 or more"
+        )
     bursts = {"core.mte2.burst": core.mte2.burst, "core.mte3.burst": core.mte3.burst}
     if core.fixp:
         bursts["core.fixp.burst"] = core.fixp.burst

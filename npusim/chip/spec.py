@@ -160,12 +160,17 @@ class L2(Part):
 
 
 class Hbm(Part):
-    """Device memory. Achievable rate = bandwidth × efficiency; `latency` adds to an L2 miss."""
+    """Device memory. Achievable rate = bandwidth × efficiency; `latency` adds to an L2 miss.
+
+    Where reads and writes alternate, at least a third of the bytes each, the rate is that by
+    1 + `turnaround` (None: the rate is the same).
+    """
 
     size: Bytes
     bandwidth: Bandwidth
     efficiency: float
     latency: Cycles
+    turnaround: float | None = None
 
 
 class Noc(Part):

@@ -1,6 +1,7 @@
 """Kernels: importing this package registers them all."""
 
 from npusim.kernels import (
+    arg_value,
     argmax_v1,
     atomic_clean,
     batchnorm,
@@ -22,9 +23,11 @@ from npusim.kernels import (
     fixp_filter_grad,
     float_status,
     fully_connection,
+    gated,
     gather,
     instance_norm,
     iou,
+    layer_norm_grad,
     library_matmul,
     library_reduce,
     long_rows,
@@ -42,6 +45,9 @@ from npusim.kernels import (
     pool_columns,
     pool_fold,
     reduce,
+    rms_norm,
+    rms_norm_grad,
+    rotary,
     row_by_row,
     row_tiles,
     segment_sum,
@@ -53,6 +59,7 @@ from npusim.kernels import (
 )
 
 __all__ = [
+    "arg_value",
     "argmax_v1",
     "atomic_clean",
     "batchnorm",
@@ -74,9 +81,11 @@ __all__ = [
     "fixp_filter_grad",
     "float_status",
     "fully_connection",
+    "gated",
     "gather",
     "instance_norm",
     "iou",
+    "layer_norm_grad",
     "library_matmul",
     "library_reduce",
     "long_rows",
@@ -94,6 +103,9 @@ __all__ = [
     "pool_columns",
     "pool_fold",
     "reduce",
+    "rms_norm",
+    "rms_norm_grad",
+    "rotary",
     "row_by_row",
     "row_tiles",
     "segment_sum",

@@ -1,9 +1,12 @@
 """BitMask: elements kept where a bit of a mask is set (ReluGradV2, DropOutDoMask).
 
-On the vector unit a select by bits is a pair of instructions, set mask and vsel, for every
-repeat. Flat launches cut one axis; ReluGradV2 on NC1HWC0 is cut as CANN cuts it, blocks by
-images (32 images on 30 cores keep 16 busy), tiles of rows or slices that divide evenly: an image
-of 71 rows is taken row by row.
+
+On the first generation's vector unit a select by bits is a pair of instructions, set mask and vsel,
+for every repeat. Where the scheduler generates them a barrier stands between (the chip's `select`
+cost); the hand-written dropout kernel issues pair after pair without one. Later chips repeat vsel.
+Flat launches cut one axis; ReluGradV2 on NC1HWC0 is cut as CANN cuts it, blocks by images (32
+images on 30 cores keep 16 busy), tiles of rows or slices that divide evenly: an image of 71 rows is
+taken row by row.
 """
 
 from __future__ import annotations
@@ -97,10 +100,10 @@ def _scales(args: KernelArgs) -> bool:
 def _pair(args: KernelArgs, chip: ChipSpec) -> float:
     """Cycles of a set-mask and select pair."""
     x = args.outputs[0].dtype
-    if _scales(args):
-        return DROPOUT_PAIR[x.size]
     costs = chip.core.vector.costs["select"]
     own = (costs.b16 if x.size == 2 else costs.b32) or 0.0
+    if _scales(args):
+        return min(own, DROPOUT_PAIR[x.size])
     return min(own, RELU_GRAD_PAIR) if x.size == 2 else own
 
 

@@ -17,11 +17,12 @@ from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.ir import DType
 from npusim.kernels import (
-    training_expressions,  # noqa: F401  (registers programs)
+    library_expressions,  # noqa: F401  (registers programs)
+    training_expressions,  # noqa: F401
     vector_ops,
 )
 from npusim.kernels.broadcast import MAX_UNIT, Space, aligned_shape, make_space
-from npusim.kernels.estimate import pipeline_cycles, port_rate
+from npusim.kernels.estimate import pipeline_cycles
 from npusim.kernels.expressions import lower, working_type
 from npusim.kernels.lang import Alloc, Kernel, Queue, TileKernel
 from npusim.kernels.vector_program import Builder, Program, Value
@@ -40,6 +41,7 @@ TILE_SCALARS = ("LambApplyWeightAssign",)
 #: Cycles per 256 B repeat to spread a scalar over a tile: a vector_dup reads nothing that could
 #: meet in a bank, so it writes a repeat a cycle (910B: 0.94; LambApplyOptimizerAssign's slope).
 SPREAD = 1.06
+HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that HBM makes equal
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def unsupported_type(dtype: DType, chip: ChipSpec, computed: bool = True) -> str
         known |= {"int8", "uint8"}
     if "bfloat16" in chip.core.cube.k:
         known.add("bfloat16")
+        known |= set() if computed else {"int64"}  # conversions of the 910B's generation
     return "" if dtype.value in known else f"the vector unit has no {dtype.value}"
 
 
@@ -244,13 +247,16 @@ class Elementwise(TileKernel):
         )
         blocks = tiling["before"] * tiling["parts"]
         stored = sum(o.nbytes for o in args.outputs)
-        into, out = (port_rate(chip, r, blocks) for r in (core.mte2.ub_rate, core.mte3.rate))
-        read = max(loaded / blocks / into, rows * core.mte2.burst * len(streamed))
-        read += tiles * len(streamed) * core.mte2.head
-        write = max(stored / blocks / out, rows * core.mte3.burst)
-        write += tiles * core.mte3.head
-        shared = (loaded + stored) / chip.hbm_rate
-        return pipeline_cycles(chip, vector, read, write, shared, tiles)
+        cycles = 0.0
+        for memory, weight in ((chip.hbm_rate, 1.0), (chip.l2_rate, HOT)):
+            into, out = (min(r, memory / blocks) for r in (core.mte2.ub_rate, core.mte3.rate))
+            read = max(loaded / blocks / into, rows * core.mte2.burst * len(streamed))
+            read += tiles * len(streamed) * core.mte2.head
+            write = max(stored / blocks / out, rows * core.mte3.burst)
+            write += tiles * core.mte3.head
+            shared = (loaded + stored) / memory
+            cycles += pipeline_cycles(chip, vector, read, write, shared, tiles) * weight
+        return cycles
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

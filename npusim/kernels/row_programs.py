@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from npusim.ir import DType
 from npusim.kernels.lang import Kernel
 from npusim.kernels.rows import F32, RowReducer, fold_rows
 from npusim.kernels.stage import Loading, Stage
@@ -269,12 +270,14 @@ class Program:
         vectors: inputs with a value per column.
         halves: maxima over N1 need half a tile in the stored type.
         strips: blocks split the rows of a matrix, and walk a batch of matrices one by one.
+        stored: element types of operands.
     """
 
     temporaries: ClassVar[int] = 3
     vectors: ClassVar[tuple[int, ...]] = ()
     halves: ClassVar[bool] = False
     strips: ClassVar[bool] = False
+    stored: ClassVar[tuple[DType, ...]] = (DType.FLOAT16, DType.FLOAT32)
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.k = rows, rows.k

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, Layout
+from npusim.ir import Layout
 from npusim.kernels.elementwise import unsupported_type
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.norm_rows import LayerNorm, LayerNormXBackprop
@@ -22,6 +22,7 @@ from npusim.kernels.softmax_rows import (
     ConfusionSoftmaxGrad,
     LogSoftmaxGrad,
     Softmax,
+    SoftmaxGrad,
     SoftmaxGradExt,
 )
 from npusim.program.isa import Instr
@@ -39,6 +40,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "LayerNormXBackpropV2": LayerNormXBackprop,
     "SoftmaxV2": Softmax,
     "SoftmaxGradExt": SoftmaxGradExt,
+    "SoftmaxGrad": SoftmaxGrad,
     "ConfusionSoftmaxGrad": ConfusionSoftmaxGrad,
     "LogSoftmaxGrad": LogSoftmaxGrad,
 }
@@ -113,8 +115,9 @@ class RowTiles(TileKernel):
             return f"takes ND or FRACTAL_NZ, not {spec.layout.value}"
         if spec.layout is Layout.FRACTAL_NZ and (spec.shape[-1] % 16 or spec.shape[-2] % 16):
             return f"FRACTAL_NZ of {spec.shape}: whole blocks of 16 only"
-        if any(o.dtype not in (DType.FLOAT16, DType.FLOAT32) for o in args.operands):
-            return "types other than fp16 and fp32"
+        stored = PROGRAMS[args.op_type].stored
+        if any(o.dtype not in stored for o in args.operands):
+            return f"types other than {', '.join(t.value for t in stored)}"
         return unsupported_type(spec.dtype, chip)
 
     @staticmethod

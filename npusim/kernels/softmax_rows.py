@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from npusim.ir import DType
 from npusim.kernels.row_programs import Program
 from npusim.kernels.rows import F32
 from npusim.program.isa import Instr
@@ -89,6 +90,23 @@ class ConfusionSoftmaxGrad(_Gradient):
         yield rows.stage.free(1)
         yield rows.stage.free(0)
         yield from rows.stage.store(rows.gm(rows.first_out), out)
+
+
+class SoftmaxGrad(Program):
+    """y, dy → (dy - Σ y·dy)·y, in fp32."""
+
+    stored = (DType.FLOAT16, DType.FLOAT32, DType.BFLOAT16)
+
+    def tile(self) -> Iterator[Instr]:
+        k, rows = self.k, self.rows
+        y = yield from rows.wide(0, "y")
+        dy = yield from rows.wide(1, "dy")
+        product = rows.temp("product")
+        yield k.vec("mul", product, y, dy)
+        total = yield from rows.row_sum("total", product)
+        yield k.vec("sub", dy, dy, (yield from rows.spread("row", total)))
+        yield k.vec("mul", dy, dy, y)
+        yield from rows.store(rows.first_out, dy)
 
 
 class LogSoftmaxGrad(Program):

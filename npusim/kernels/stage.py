@@ -17,7 +17,7 @@ Loading = Generator[Instr, None, Region]
 class Stage:
     """Allocates a buffer when it is first named; later uses must not be larger.
 
-    `slots`: of every queue; 2 is double buffering.
+    `slots` of each queue: 2 overlap a tile's transfers with its neighbours' arithmetic, 1 does not.
     """
 
     def __init__(self, k: Kernel, slots: int = 2) -> None:
@@ -30,12 +30,21 @@ class Stage:
         return self.load_inside(gm, room, gm.shape, lambda tile: tile)
 
     def load_inside(
-        self, gm: Region, room: int, shape: tuple[int, ...], inside: Callable[[Region], Region]
+        self,
+        gm: Region,
+        room: int,
+        shape: tuple[int, ...],
+        inside: Callable[[Region], Region],
+        key: int | None = None,
     ) -> Loading:
-        """Load a piece into `inside(tile)` of a UB tile of `shape`: padding stays around it."""
-        if gm.operand not in self._queues:
-            self._queues[gm.operand] = in_queue(self.k, room * gm.dtype.itemsize, self.slots)
-        queue = self._queues[gm.operand]
+        """Load a piece into `inside(tile)` of a UB tile of `shape`: padding stays around it.
+
+        `key` names the queue where an operand has several (default: the operand's index).
+        """
+        key = gm.operand if key is None else key
+        if key not in self._queues:
+            self._queues[key] = in_queue(self.k, room * gm.dtype.itemsize, self.slots)
+        queue = self._queues[key]
         place = yield from queue.alloc()
         tile = place.region(shape, gm.dtype)
         target = inside(tile)
@@ -45,7 +54,7 @@ class Stage:
         return tile
 
     def free(self, index: int) -> Instr:
-        """The vector pipe has read the tile of operand `index`."""
+        """The vector pipe has read the tile of operand (or queue) `index`."""
         return self._queues[index].free()
 
     def temp(self, name: str, shape: tuple[int, ...], dtype: np.dtype, room: int = 0) -> Region:
@@ -62,9 +71,11 @@ class Stage:
         place = yield from self._queues[index].alloc()
         return place.region(shape, dtype)
 
-    def store(self, gm: Region, tile: Region, atomic: bool = False) -> Iterator[Instr]:
-        """Hand a filled tile over and store it."""
-        queue = self._queues[gm.operand]
+    def store(
+        self, gm: Region, tile: Region, atomic: bool = False, key: int | None = None
+    ) -> Iterator[Instr]:
+        """Hand a filled tile (of queue `key`, default: the operand's) over and store it."""
+        queue = self._queues[gm.operand if key is None else key]
         yield queue.enque()
         yield queue.deque()
         yield self.k.store(gm, tile, atomic)

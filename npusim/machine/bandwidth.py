@@ -3,7 +3,8 @@
 A flow stands for the same transfer of `weight` identical cores. Each of them moves at one rate,
 at most `cap` bytes a cycle (its port). The flows together take at most `l2_rate` from L2 and, for
 the share of their bytes that misses, at most `hbm_rate` from HBM. Rates rise together until a
-limit binds (progressive filling), and change only when a flow comes or goes.
+limit binds (progressive filling), and change only when a flow comes or goes. Where reads and
+writes of HBM alternate, turning its bus around takes a share of the rate.
 
 Time is whole cycles; a flow ends at the first whole cycle at which its bytes are through.
 """
@@ -18,16 +19,23 @@ EPSILON = 1e-6  #: bytes below which a flow is through; far below one byte
 class Flow:
     """One transfer in progress, of `weight` identical cores."""
 
-    __slots__ = ("cap", "hbm_share", "rate", "remaining", "tag", "weight")
+    __slots__ = ("cap", "hbm_share", "rate", "remaining", "tag", "weight", "write")
 
     def __init__(
-        self, tag: object, nbytes: float, weight: int, cap: float, hbm_share: float
+        self,
+        tag: object,
+        nbytes: float,
+        weight: int,
+        cap: float,
+        hbm_share: float,
+        write: bool = False,
     ) -> None:
         self.tag = tag
         self.remaining = float(nbytes)
         self.weight = weight
         self.cap = cap
         self.hbm_share = hbm_share
+        self.write = write
         self.rate = 0.0
 
 
@@ -38,12 +46,15 @@ class BandwidthServer:
     nothing changes; `pop_ended` at that time removes what is through.
     """
 
-    def __init__(self, l2_rate: float, hbm_rate: float) -> None:
+    def __init__(self, l2_rate: float, hbm_rate: float, turnaround: float = 0.0) -> None:
         self.l2_rate = l2_rate
         self.hbm_rate = hbm_rate
+        self.turnaround = turnaround
         self.flows: list[Flow] = []
         self.time = 0
-        self._allocations: dict[tuple[tuple[float, int, float], ...], list[float]] = {}
+        self._allocations: dict[
+            tuple[float, tuple[tuple[float, int, float], ...]], list[float]
+        ] = {}
 
     def _advance(self, now: int) -> None:
         elapsed = now - self.time
@@ -77,12 +88,24 @@ class BandwidthServer:
         return ended
 
     def _share(self) -> None:
-        key = tuple((f.cap, f.weight, f.hbm_share) for f in self.flows)
+        flows = tuple((f.cap, f.weight, f.hbm_share) for f in self.flows)
+        hbm_rate = self.hbm_rate
+        if self.turnaround:
+            hbm_rate /= 1 + self.turnaround * self._mix()
+        key = (hbm_rate, flows)
         rates = self._allocations.get(key)
         if rates is None:
-            rates = self._allocations[key] = fill(key, self.l2_rate, self.hbm_rate)
+            rates = self._allocations[key] = fill(flows, self.l2_rate, hbm_rate)
         for f, r in zip(self.flows, rates, strict=True):
             f.rate = r
+
+    def _mix(self) -> float:
+        """How often HBM's bus turns: 0 where all bytes go one way, 1 from a third each on."""
+        ways = [0.0, 0.0]
+        for f in self.flows:
+            ways[f.write] += f.weight * f.hbm_share
+        total = sum(ways)
+        return min(1.0, 3 * min(ways) / total) if total else 0.0
 
 
 def fill(

@@ -53,13 +53,15 @@ class SharedMemory:
 
     def __init__(self, env: simpy.Environment, chip: ChipSpec) -> None:
         self._env = env
-        self._server = BandwidthServer(chip.l2_rate, chip.hbm_rate)
+        self._server = BandwidthServer(chip.l2_rate, chip.hbm_rate, chip.hbm.turnaround or 0.0)
         self._version = 0
 
-    def transfer(self, nbytes: int, weight: int, cap: float, hbm_share: float) -> simpy.Event:
+    def transfer(
+        self, nbytes: int, weight: int, cap: float, hbm_share: float, write: bool
+    ) -> simpy.Event:
         """An event that fires when the bytes are through."""
         done = self._env.event()
-        self._server.add(int(self._env.now), Flow(done, nbytes, weight, cap, hbm_share))
+        self._server.add(int(self._env.now), Flow(done, nbytes, weight, cap, hbm_share, write))
         self._schedule()
         return done
 
@@ -209,7 +211,7 @@ class CoreModel:
                 yield env.timeout(ins.occupy)
             share = self._gm.share(ins.operand)
             cap = gm_cap(self._chip, ins, share)
-            yield self._shared.transfer(ins.nbytes, stats.weight, cap, share)
+            yield self._shared.transfer(ins.nbytes, stats.weight, cap, share, ins.write)
             latency = gm_latency(self._chip, ins, share)
             self._done_at[p] = max(self._done_at[p], int(env.now) + latency)
             self._write_after(ins, values, latency)

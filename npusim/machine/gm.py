@@ -17,9 +17,9 @@ class GmState:
     """Memory state seen by one launch.
 
     Attributes:
-        hbm_share: operand index → HBM bytes per byte moved (reads: misses; writes: the
-            write-back of dirty lines that they evict). Re-reads within the launch hit L2, so a
-            share is usually below unique/total.
+        hbm_share: operand index → HBM bytes per byte moved (writes: the write-back of dirty
+            lines that are evicted; reads: misses, and the write-backs beyond the writes' own).
+            Re-reads within the launch hit L2, so a share is usually below unique/total.
     """
 
     hbm_share: tuple[tuple[int, float], ...]

@@ -78,7 +78,7 @@ class Scoreboard:
         self._read_latency = chip.l2.read_latency
         self._miss_latency = chip.l2.read_latency + chip.hbm.latency
         self._write_latency = chip.l2.write_latency
-        self.server = BandwidthServer(chip.l2_rate, chip.hbm_rate)
+        self.server = BandwidthServer(chip.l2_rate, chip.hbm_rate, chip.hbm.turnaround or 0.0)
         self.heap: list[tuple[int, int, int, int]] = []  # (time, seq, core, pipe): flow starts
         self._seq = 0
         self.cores: list[Core] = []
@@ -255,7 +255,7 @@ class Scoreboard:
         ins = core.pipes[p].queue[0][0]
         share = self._shares.get(ins.operand, 0.0)
         cap = gm_cap(self._chip, ins, share)
-        flow = Flow((core.index, p), ins.nbytes, core.stats.weight, cap, share)
+        flow = Flow((core.index, p), ins.nbytes, core.stats.weight, cap, share, ins.write)
         self.server.add(now, flow)
         self.events += 1
 

@@ -40,6 +40,13 @@ def _leaky_relu_grad(dy: np.ndarray, x: np.ndarray, alpha: float) -> np.ndarray:
     return np.asarray(np.where(x > 0, dy, dy * dy.dtype.type(alpha)))
 
 
+def _fast_gelu_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    s = sigmoid(x.dtype.type(1.702) * x)
+    return np.asarray(dy * (s + x.dtype.type(1.702) * x * s * (1 - s)))
+
+
+elementwise("FastGelu", lambda x: x * sigmoid(x.dtype.type(1.702) * x), passes=9)
+elementwise("FastGeluGrad", _fast_gelu_grad, passes=14)
 elementwise("GeluGrad", _gelu_grad, passes=24)
 elementwise("TanhGrad", lambda y, dy: dy * (1 - y * y), passes=4)
 elementwise("SigmoidGrad", lambda y, dy: dy * (y * (1 - y)), passes=3)

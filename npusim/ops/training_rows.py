@@ -80,6 +80,27 @@ class LayerNormBetaGammaBackpropV2(_Rows):
         return [(x[0] * x[1]).sum(axes), x[0].sum(axes)]
 
 
+@operator("LayerNormGradV3")
+class LayerNormGradV3(_Rows):
+    """dy, x, 1/σ, mean, scale → dx, gradients of scale and offset in fp32."""
+
+    passes = 15
+
+    @staticmethod
+    def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        vector = TensorType(x.type(4).shape, DType.FLOAT32)
+        return [x.type(0), vector, vector]
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        dy, data, rstd, mean, scale = x
+        standard = (data - mean) * rstd
+        g = dy * scale
+        dx = g - g.mean(-1, keepdims=True) - standard * (g * standard).mean(-1, keepdims=True)
+        axes = tuple(range(dy.ndim - 1))
+        return [dx * rstd, (dy * standard).sum(axes), dy.sum(axes)]
+
+
 @operator("SoftmaxV2")
 class SoftmaxV2(_Rows):
     """Along the last axis."""
@@ -122,6 +143,18 @@ class SoftmaxGradExt(_Rows):
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         y, dy = x[:2]
         return [(dy - (y * dy).sum(-1, keepdims=True)) * y * np.float32(attrs["factor"])]
+
+
+@operator("SoftmaxGrad")
+class SoftmaxGrad(_Rows):
+    """y, dy → (dy - Σ y·dy)·y."""
+
+    passes = 4
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        y, dy = x
+        return [(dy - (y * dy).sum(-1, keepdims=True)) * y]
 
 
 @operator("ConfusionSoftmaxGrad")

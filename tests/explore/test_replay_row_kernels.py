@@ -173,11 +173,10 @@ def test_windows_that_profiles_keep() -> None:
     assert launch_of(every).kernel == "PoolFold"  # global_pooling, whatever its window
 
 
-def test_rms_norm_leaves_the_deviations_out() -> None:
+def test_rms_norm_on_a_910b4() -> None:
     x, scale = ("ND", "float16", (4096, 1, 1024)), ("ND", "float16", (1024,))
     rstd = ("ND", "float32", (4096, 1, 1))
     op = _op("RmsNorm", [x, scale], [x, rstd], 40, 32.19)
-    assert len(launch_of(op).args.outputs) == 1
     row = replay([op], load_chip("ascend910b4")).rows[0]
     assert row.predicted_us is not None and row.block_dim == 40
     assert abs(row.predicted_us / 32.19 - 1) < 0.35

@@ -21,6 +21,7 @@ INPUTS = {
     "LayerNormXBackpropV2": "xxvrc",
     "SoftmaxV2": "x",
     "SoftmaxGradExt": "xx",
+    "SoftmaxGrad": "xx",
     "ConfusionSoftmaxGrad": "xx",
     "LogSoftmaxGrad": "xx",
     "LogSoftmaxV2": "x",  # of LongRows

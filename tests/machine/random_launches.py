@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import random_cann_launches
+import random_library_launches
 import random_pool_launches
 import random_training_launches
 
@@ -26,6 +27,7 @@ MAKERS: dict[str, Maker] = {
     **random_training_launches.MAKERS,
     **random_pool_launches.MAKERS,
     **random_cann_launches.MAKERS,
+    **random_library_launches.MAKERS,
 }
 
 

@@ -3,9 +3,11 @@
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.explore.replay import (  # noqa: F401  (registers the builders)
     rows_activation,
+    rows_attention,
     rows_cann,
     rows_conv,
     rows_elementwise,
+    rows_foreach,
     rows_fused,
     rows_indexed,
     rows_matrix,
@@ -13,6 +15,7 @@ from npusim.explore.replay import (  # noqa: F401  (registers the builders)
     rows_norm,
     rows_optimizer,
     rows_pool,
+    rows_refused,
     rows_resize,
     rows_softmax,
 )

@@ -128,11 +128,12 @@ def replay(
         turns = in_turn(ops, chip.l2.size)
         for op, launch, turn in zip(ops, launches, turns, strict=True):
             plan = launch if isinstance(launch, str) else plans[launch, op.block_dim]
-            if isinstance(launch, str) or isinstance(plan, str):
-                found.append(str(plan))
-                continue
             if op.net != net:
                 memory, net = Memory(chip), op.net
+            if isinstance(launch, str) or isinstance(plan, str):
+                found.append(str(plan))
+                memory.pass_by(op)
+                continue
             gm = memory.visit(op, launch, plan, turn) if in_sequence else cold(plan)
             if op.repeated and sum(t.unique for t in plan.traffic.values()) <= chip.l2.size:
                 gm = hot(plan)

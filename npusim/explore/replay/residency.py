@@ -129,6 +129,23 @@ class Memory:
         found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
         return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))
 
+    def pass_by(self, op: RecordedOp) -> None:
+        """An operator that is not timed reads and writes its operands all the same."""
+        self._visits += 1
+        ranges: dict[int, int] = {}
+        for t, read in (*((t, True) for t in op.inputs), *((t, False) for t in op.outputs)):
+            if t.dtype not in set(DType):
+                continue
+            nbytes = t.size * DType(t.dtype).size
+            kind = (t.format, DType(t.dtype), tuple(n for n in t.shape if n != 1))
+            address = self._last(kind, set(ranges)) if read else self._dead(kind, set(ranges))
+            if address is None:
+                address = self._top
+                self._top += -(-nbytes // _PAGE) * _PAGE
+            self._note(kind, address, read)
+            ranges[address] = address + nbytes
+        self._l2.touch(list(ranges.items()))
+
     def _last(self, kind: _Kind, taken: set[int]) -> int | None:
         """The tensor of a kind that was used last; else one that may be the same, reshaped."""
         own = [a for a in self._known.get(kind, ()) if a not in taken]

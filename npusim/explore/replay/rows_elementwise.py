@@ -20,14 +20,22 @@ from npusim.program.kernel import KernelArgs, OperandSpec
 PLAIN = {
     "Mul": "Mul", "Add": "Add", "Sub": "Sub", "RealDiv": "Div", "Div": "Div",
     "Neg": "Neg", "Sqrt": "Sqrt", "Reciprocal": "Reciprocal", "Pow": "Pow", "AddN": "Sum",
-    "Maximum": "Max", "Minimum": "Min", "Equal": "Equal", "Greater": "Greater", "Less": "Less",
-    "LessEqual": "LessOrEqual", "GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And",
-    "LogicalOr": "Or", "LogicalNot": "Not", "Select": "Where", "AssignAdd": "Add", "GeluGrad":
-    "GeluGrad", "GeLUGrad": "GeluGrad", "TanhGrad": "TanhGrad", "ReluGrad": "ReluGrad",
+    "Maximum": "Max", "Minimum": "Min", "Select": "Where", "SelectV2": "Where",
+    "AssignAdd": "Add", "GeluGrad": "GeluGrad", "GeLUGrad": "GeluGrad", "TanhGrad": "TanhGrad",
+    "ReluGrad": "ReluGrad", "FastGelu": "FastGelu", "FastGeluGrad": "FastGeluGrad",
     "Relu": "Relu", "Exp": "Exp", "Log": "Log", "Abs": "Abs", "Tanh": "Tanh", "Sigmoid": "Sigmoid",
+    "Sin": "Sin", "Cos": "Cos", "Erf": "Erf", "Sign": "Sign", "Floor": "Floor", "Ceil": "Ceil",
+    "Round": "Round", "Softplus": "Softplus", "Mish": "Mish", "Swish": "Swish",
     "SigmoidCrossEntropyWithLogits": "SigmoidCrossEntropyWithLogits",
     "SigmoidCrossEntropyWithLogitsGrad": "SigmoidCrossEntropyWithLogitsGrad",
     "ClipByNormNoDivSum": "ClipByNormNoDivSum",
+}  # fmt: skip
+
+
+#: Those whose result is a boolean, whatever a table says of outputs.
+LOGIC = {
+    "Equal": "Equal", "Greater": "Greater", "Less": "Less", "LessEqual": "LessOrEqual",
+    "GreaterEqual": "GreaterOrEqual", "LogicalAnd": "And", "LogicalOr": "Or", "LogicalNot": "Not",
 }  # fmt: skip
 
 
@@ -81,6 +89,13 @@ def plain(op: RecordedOp) -> Launch:
     return chain(op, PLAIN[op.op_type])
 
 
+@replays(*LOGIC)
+def logic(op: RecordedOp) -> Launch:
+    """A comparison, or a connective of booleans."""
+    outputs = tuple(RecordedTensor(t.format, "bool", t.shape) for t in op.outputs)
+    return chain(op, LOGIC[op.op_type], outputs=outputs)
+
+
 @replays("Cast")
 def cast(op: RecordedOp) -> Launch:
     """To the output's type."""
@@ -97,6 +112,12 @@ def gelu(op: RecordedOp) -> Launch:
 def square(op: RecordedOp) -> Launch:
     """x · x."""
     return chain(op, "Pow", attrs={"const1": 2})
+
+
+@replays("Muls", "Adds")
+def scaled(op: RecordedOp) -> Launch:
+    """x · c or x + c, c an attribute: its value does not change the work."""
+    return chain(op, op.op_type[:3].capitalize(), attrs={"const1": 2.0})
 
 
 @replays("Relu6")

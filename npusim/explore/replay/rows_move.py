@@ -224,8 +224,13 @@ def _bias_grad(x: OperandSpec, y: OperandSpec) -> Launch:
     return Launch("BiasGrad", KernelArgs("ReduceSum", (x,), (y,), attrs))
 
 
-def _reduced(kind: str, x: OperandSpec, y: OperandSpec, axes: tuple[int, ...]) -> Launch:
-    return Launch("LibraryReduce", KernelArgs(kind, (x,), (y,), (("axes", axes), ("keepdims", 0))))
+def _reduced(
+    kind: str, x: OperandSpec, y: OperandSpec, axes: tuple[int, ...], dynamic: bool = False
+) -> Launch:
+    attrs: tuple[tuple[str, object], ...] = (("axes", axes), ("keepdims", 0))
+    if dynamic:
+        attrs = (("axes", axes), ("dynamic", 1), ("keepdims", 0))
+    return Launch("LibraryReduce", KernelArgs(kind, (x,), (y,), attrs))
 
 
 @replays("ReduceSum", "ReduceSumD", "ReduceMean", "ReduceMeanD", "ReduceMax", "ReduceMaxD")
@@ -240,7 +245,17 @@ def reduce(op: RecordedOp) -> Launch:
     else:
         axes = _lost_axes(x.shape, y.shape)
     kept = tuple(n for i, n in enumerate(x.shape) if i not in axes)
-    return _reduced(kind, _stored(x), _stored(y, kept), axes)
+    dynamic = len(op.inputs) > 1 and op.block_dim > 1
+    return _reduced(kind, _stored(x), _stored(y, kept), axes, dynamic)
+
+
+@replays("ArgMaxWithValue", "ArgMinWithValue")
+def arg_with_value(op: RecordedOp) -> Launch:
+    """Along the last axis → indices (int32), values."""
+    x = _stored(op.inputs[0])
+    index, value = (t.shape for t in op.outputs[:2])
+    outs = (OperandSpec(index, DType.INT32), OperandSpec(value, x.dtype))
+    return Launch("ArgValue", KernelArgs(op.op_type, (x,), outs))
 
 
 def _lost_axes(large: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...]:
@@ -269,6 +284,16 @@ def square_sum(op: RecordedOp) -> Launch:
     if op.op_type == "SquareSumV1":
         return Launch("SumAll", KernelArgs(op.op_type, (x,), (total,)))
     return Launch("SumAll", KernelArgs(op.op_type, (x,), (total, x)), state=(0,))
+
+
+@replays("LpNormV2", "LpNormReduceV2")
+def lp_norm(op: RecordedOp) -> Launch:
+    """Σx² (p = 2, as gradient clipping has it); the root of the one number is left out."""
+    x, y = op.inputs[0], op.outputs[0]
+    if y.size != 1:
+        raise ValueError(f"norms {y.shape} of {x.shape}: norms along axes")
+    total = OperandSpec((1,), _stored(x).dtype)
+    return Launch("SumAll", KernelArgs("SquareSumV1", (_stored(x, (x.size,)),), (total,)))
 
 
 @replays("ReluGradV2", "DropoutDoMask", "DropOutDoMask", "DropOutDoMaskV3")

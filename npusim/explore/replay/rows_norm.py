@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType, Layout
@@ -27,10 +29,16 @@ def batch_norm(op: RecordedOp) -> Launch:
 LONGEST_ROW = 8192
 
 
-@replays("LayerNorm", "LayerNormV3")
+@replays("LayerNorm", "LayerNormV3", "LayerNormV4")
 def layer_norm(op: RecordedOp) -> Launch:
-    """x, scale, offset → y, and one mean and one variance per row (fp32 in V3 and of long rows)."""
-    x, *affine = (operand(t) for t in op.inputs[:3])
+    """x, scale, offset → y, and one mean and one variance per row (fp32 in V3 and of long rows).
+
+    LayerNormV4 has the normalised shape, whole numbers, as its second input.
+    """
+    given = op.inputs
+    if op.op_type == "LayerNormV4":
+        given = tuple(t for i, t in enumerate(op.inputs) if i != 1)
+    x, *affine = (operand(t) for t in given[:3])
     y = operand(op.outputs[0])
     short = op.op_type == "LayerNorm" and x.shape[-1] <= LONGEST_ROW and len(op.outputs) == 3
     if short or x.layout is Layout.FRACTAL_NZ:
@@ -42,12 +50,41 @@ def layer_norm(op: RecordedOp) -> Launch:
     return Launch("Norm", KernelArgs("LayerNormalization", (x, *affine), outs, attrs))
 
 
+#: Elements of a row above which CANN splits it (UB_FACTOR_B16 of its tiling): two passes over x.
+SPLIT_ROW = 12288
+
+
 @replays("RmsNorm")
 def rms_norm(op: RecordedOp) -> Launch:
-    """x, scale → y; the reciprocal deviations (4 B a row) are left out."""
-    x, scale, y = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
-    attrs = (("axis", -1), ("epsilon", 1e-6))
-    return Launch("Norm", KernelArgs("RMSNormalization", (x, scale), (y,), attrs))
+    """x, gamma → y, a reciprocal deviation per row (fp32, whatever a table says of outputs)."""
+    x, gamma = (operand(t) for t in op.inputs[:2])
+    if prod(gamma.shape) > SPLIT_ROW:
+        attrs = (("axis", -len(gamma.shape)), ("epsilon", 1e-6))
+        return Launch("Norm", KernelArgs("RMSNormalization", (x, gamma), (x,), attrs))
+    return Launch("RmsNorm", KernelArgs("RmsNorm", (x, gamma), (x, _per_row(x, gamma))))
+
+
+@replays("AddRmsNorm")
+def add_rms_norm(op: RecordedOp) -> Launch:
+    """x1, x2, gamma → y, reciprocal deviations, x1 + x2."""
+    x, other, gamma = (operand(t) for t in op.inputs[:3])
+    outs = (x, _per_row(x, gamma), x)
+    return Launch("RmsNorm", KernelArgs("AddRmsNorm", (x, other, gamma), outs))
+
+
+@replays("RmsNormGrad")
+def rms_norm_grad(op: RecordedOp) -> Launch:
+    """dy, x, reciprocal deviations, gamma → dx, gradient of gamma (fp32)."""
+    dy, x, _, gamma = (operand(t) for t in op.inputs[:4])
+    inputs = (dy, x, _per_row(x, gamma), gamma)
+    outs = (dy, OperandSpec(gamma.shape, DType.FLOAT32))
+    return Launch("RmsNormGrad", KernelArgs("RmsNormGrad", inputs, outs))
+
+
+def _per_row(x: OperandSpec, gamma: OperandSpec) -> OperandSpec:
+    """An fp32 value per row as long as gamma."""
+    inner = len(gamma.shape)
+    return OperandSpec((*x.shape[:-inner], *(1,) * inner), DType.FLOAT32)
 
 
 @replays("LayerNormXBackpropV2")
@@ -55,6 +92,15 @@ def layer_norm_backprop(op: RecordedOp) -> Launch:
     """dy, x, variance, mean, scale → dx, standardised x."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))
     return Launch("RowTiles", KernelArgs(op.op_type, inputs, outputs))
+
+
+@replays("LayerNormGradV3")
+def layer_norm_grad(op: RecordedOp) -> Launch:
+    """dy, x, reciprocal deviations, means, scale → dx, gradients of scale and offset (fp32)."""
+    dy, x, _, _, gamma = (operand(t) for t in op.inputs[:5])
+    rows, vector = _per_row(x, gamma), OperandSpec(gamma.shape, DType.FLOAT32)
+    args = KernelArgs(op.op_type, (dy, x, rows, rows, gamma), (dy, vector, vector))
+    return Launch("LayerNormGrad", args)
 
 
 @replays("LayerNormBetaGammaBackpropV2")

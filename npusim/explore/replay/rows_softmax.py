@@ -38,7 +38,7 @@ def log_softmax_grad(op: RecordedOp) -> Launch:
     return Launch(name, KernelArgs("LogSoftmaxGrad", (dy, y), (out,)))
 
 
-@replays("SoftmaxGradExt", "ConfusionSoftmaxGrad")
+@replays("SoftmaxGrad", "SoftmaxGradExt", "ConfusionSoftmaxGrad")
 def softmax_grad(op: RecordedOp) -> Launch:
     """Two tensors of rows; the scalar of SoftmaxGradExt is a constant of the launch."""
     y, dy, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))

@@ -203,10 +203,9 @@ class ConvBody:
         """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, 16) in L1."""
         p = self.p
         top, bottom = p.band(*span(self.t, self.s, mi))
-        x = self.k.input(0)
-        n, c1 = x.shape[:2]
-        whole = Region.dense(GM, 0, 0, (n, c1, p.height, p.width, 16), p.dtype.np)
-        src = whole[batch, c_first : c_first + c_count, top:bottom]
+        x = self.k.args.inputs[0]
+        assert x is not None
+        src = p.image(0, x.shape)[batch, c_first : c_first + c_count, top:bottom]
         return self.k.load(alloc.region(src.shape, p.dtype.np), src)
 
     def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:

@@ -9,7 +9,7 @@ they are folded to 16 channels and added to GM atomically, one store per statist
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -72,7 +72,8 @@ def stats_problem(args: KernelArgs) -> StatsProblem:
     p = conv_problem(args)
     room = p.n1 * 2 * (LANES + 16) * 4
     spec = StatsSpec(None, (), args.outputs[0].dtype.np, room)
-    return StatsProblem(p.batch, p.c1, p.height, p.width, p.co, p.m, p.window, p.dtype, spec)
+    shared = {f.name: getattr(p, f.name) for f in fields(p)}
+    return StatsProblem(**{**shared, "spec": spec})
 
 
 @kernel("Conv2DBNTrainingReduce")

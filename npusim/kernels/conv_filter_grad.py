@@ -23,9 +23,10 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
-from npusim.kernels.conv_tiling import ConvProblem, max_band
+from npusim.kernels.conv_tiling import ConvProblem, max_band, read_rows
 from npusim.kernels.cube_tiling import tile_sizes
 from npusim.kernels.lang import Kernel, TileKernel
+from npusim.kernels.queues import Alloc
 from npusim.ops import get_operator
 from npusim.ops.window import Window as OpWindow
 from npusim.program.effects import Window
@@ -34,13 +35,9 @@ from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_block
 from npusim.program.region import GM, Region
 
 STRIP = 64 << 10  #: UB bytes of one strip of dW on its way out
-#: Cycles per 512 B fractal and stride_w of a load3d into L0B, which transposes on the way (into
-#: L0A: `core.mte1.load3d_cycles`). Between what the first layers of InceptionV3 (about 4) and of
-#: ResNet-50 (about 2.2) ask for at batch 32.
-LOAD3D_L0B = 3.0
-
-#: Images, positions, Co1 blocks of a chunk, each as (first, count).
-Span3 = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+Pair = tuple[int, int]  #: a range, as (first, count)
+#: Images, positions, Co1 blocks of a chunk.
+Span3 = tuple[Pair, Pair, Pair]
 
 
 @dataclass(frozen=True)
@@ -70,9 +67,10 @@ def filter_problem(args: KernelArgs) -> ConvProblem:
     (sh, sw), (top, left) = win.strides, win.begin
     if kh == kw == sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
         h, wd, ho, wo = h * wd, 1, ho * wo, 1
+    h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, 1, 1, top, left, h, wd, wo)
     spec = ep.EpilogueSpec(None, (), args.outputs[0].dtype.np)
-    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, dy.dtype, spec)
+    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, dy.dtype, spec, step)
 
 
 def part_of(p: ConvProblem, t: Tiling, block: int) -> Part:
@@ -264,7 +262,7 @@ def filter_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     cube = k * s.m * n + steps * core.cube.head
     fractal = 256 * p.dtype.size
     load_a = k * s.m * len(tiles) * fractal / core.mte1.l0a_rate
-    load_b = k * n * m_tiles * LOAD3D_L0B * p.window.stride_w
+    load_b = k * n * m_tiles * core.mte1.load3d_cycles * p.window.stride_w
     mte1 = load_a + load_b + steps * (core.mte1.load3d_head + core.mte1.head)
     rate = min(core.mte2.rate, chip.l2_rate / (t["bb"] * t["br"] * t["bm"] * t["bn"]))
     band = sum(c for _, c, _ in tiles) * m_tiles * max_band(p, t["kc"], t["br"]) * chunks
@@ -287,7 +285,7 @@ class FilterBody:
         m0, n0 = t["m0"], t["n0"]
         dy, x = (t["images"] * b for b in _chunk_bytes(p, m0, n0, t["kc"], t["br"]))
         fractal = 256 * p.dtype.size
-        self.l1 = k.queue("L1", dy, t["slots"], Pipe.MTE2, Pipe.MTE1, ("L1", x))
+        self._buffers(dy, x)
         self.l0 = k.queue(
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
@@ -296,6 +294,10 @@ class FilterBody:
         self.nu = min(n0, room // (m0 * 1024))
         self.out = k.queue("UB", self.nu * m0 * 1024, 2, Pipe.V, Pipe.MTE3)
         self.atomic = t["bb"] * t["br"] > 1
+
+    def _buffers(self, dy: int, x: int) -> None:
+        """L1 for chunks of dY and X of so many bytes."""
+        self.l1 = self.k.queue("L1", dy, self.t["slots"], Pipe.MTE2, Pipe.MTE1, ("L1", x))
 
     plain = False  #: iterations differ: no loop may be folded
 
@@ -333,42 +335,52 @@ class FilterBody:
         column = columns[0] - channels[0] * self.p.taps
         for images, span, _ in self.chunks(rows):
             yield from self._load(images, span, rows, channels)
-            yield self.l1.deque()
+            yield from self._deque()
             for image in range(images[1]):
                 for lo in range(0, blocks(span[1]), self.t["k0"]):
                     at_x = (image, images[1], channels[1], column)
                     yield from self._step(c, span, at_x, lo, first)
                     first = False
-            yield self.l1.free()
+            yield from self._free()
         yield self.l0c.enque()
         yield from self._drain(rows, columns)
 
-    def _load(
-        self,
-        images: tuple[int, int],
-        span: tuple[int, int],
-        rows: tuple[int, int],
-        channels: tuple[int, int],
-    ) -> Iterator[Instr]:
-        """dY and the band of X of a chunk → L1. Pairs are (first, count)."""
-        k, p, dtype = self.k, self.p, self.p.dtype.np
+    def _load(self, images: Pair, span: Pair, rows: Pair, channels: Pair) -> Iterator[Instr]:
+        """dY and the band of X of a chunk → L1."""
         alloc = yield from self.l1.alloc()
-        first, count = span
-        padded = blocks(count) * 16
-        dy = Region.dense(GM, self.operands[0], 0, (p.batch, p.n1, p.m, 16), dtype)
-        at = slice(images[0], sum(images))
-        src = dy[at, rows[0] : sum(rows), first : first + count]
-        whole = alloc.region((images[1], rows[1], padded, 16), dtype)
-        yield k.load(whole[:, :, :count], src, whole if count < padded else None)
-        top, bottom = p.band(first, count)
-        x = Region.dense(GM, self.operands[1], 0, (p.batch, p.c1, p.height, p.width, 16), dtype)
-        band = x[at, channels[0] : sum(channels), top:bottom]
-        yield k.load(self.l1.back_partner.region(band.shape, dtype), band)
+        yield self._load_dy(alloc, images, span, rows)
+        yield self._load_x(self.l1.back_partner, images, span, channels)
         yield self.l1.enque()
 
+    def _deque(self) -> Iterator[Instr]:
+        """MTE1 waits for the chunk loaded last."""
+        yield self.l1.deque()
+        self.chunk = self.l1.front, self.l1.front_partner
+
+    def _free(self) -> Iterator[Instr]:
+        """MTE1 has read the chunk."""
+        yield self.l1.free()
+
+    def _load_dy(self, alloc: Alloc, images: Pair, span: Pair, rows: Pair) -> Instr:
+        """dY of a chunk → (images, Co1 blocks, positions in whole fractals, 16) in L1."""
+        p, (first, count) = self.p, span
+        dy = Region.dense(GM, self.operands[0], 0, (p.batch, p.n1, p.m, 16), p.dtype.np)
+        src = dy[images[0] : sum(images), rows[0] : sum(rows), first : first + count]
+        padded = blocks(count) * 16
+        whole = alloc.region((images[1], rows[1], padded, 16), p.dtype.np)
+        return self.k.load(whole[:, :, :count], src, whole if count < padded else None)
+
+    def _load_x(self, alloc: Alloc, images: Pair, span: Pair, channels: Pair) -> Instr:
+        """The band of X under a chunk → (images, C1 blocks, rows, W, 16) in L1."""
+        p = self.p
+        top, bottom = p.band(*span)
+        operand = self.operands[1]
+        x = p.image(operand, self.k.args.operands[operand].shape)
+        band = x[images[0] : sum(images), channels[0] : sum(channels), top:bottom]
+        return self.k.load(alloc.region(band.shape, p.dtype.np), band)
+
     def _step(
-        self, c: Region, span: tuple[int, int], at_x: tuple[int, int, int, int], lo: int,
-        first: bool,
+        self, c: Region, span: Pair, at_x: tuple[int, int, int, int], lo: int, first: bool
     ) -> Iterator[Instr]:  # fmt: skip
         """One k step: fractals of positions from `lo` within the chunk.
 
@@ -384,15 +396,15 @@ class FilterBody:
         l0b = self.l0.back_partner
 
         def load_dy() -> Instr:
-            dy = self.l1.front.region((images, m_b, blocks(count) * 16, 16), dtype)
+            dy = self.chunk[0].region((images, m_b, blocks(count) * 16, 16), dtype)
             part = dy[image, :, lo * 16 : (lo + width) * 16].split(1, 16).permute(0, 1, 3, 2)
             return k.load_l0(l0a.region((m_b, width, 16, 16), dtype), part)
 
         def load_x() -> Instr:
-            x = self.l1.front_partner.region((images, c1, bottom - top, p.width, 16), dtype)[image]
+            x = self.chunk[1].region((images, c1, bottom - top, p.width, 16), dtype)[image]
             dst = l0b.region((width, n_b, 16, 16), dtype).permute(0, 1, 3, 2)
             valid = min(width * 16, count - lo * 16)
-            return k.load3d(dst, x, p.window, start + lo * 16, valid, column, top, LOAD3D_L0B)
+            return k.load3d(dst, x, p.window, start + lo * 16, valid, column, top)
 
         def product() -> Instr:
             a = l0a.region((m_b, width, 16, 16), dtype)

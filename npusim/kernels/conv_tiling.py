@@ -16,11 +16,15 @@ from npusim.ops import get_operator
 from npusim.ops.window import Window as OpWindow
 from npusim.program.effects import Window
 from npusim.program.kernel import KernelArgs, Tiling
+from npusim.program.region import GM, Region
 
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16)."""
+    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16).
+
+    `row_step`: only every so many rows of the image are read: `height` and the window count those.
+    """
 
     batch: int
     c1: int
@@ -31,6 +35,19 @@ class ConvProblem:
     window: Window
     dtype: DType
     spec: ep.EpilogueSpec
+    row_step: int = 1
+
+    def image(self, operand: int, shape: tuple[int, ...]) -> Region:
+        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, 16).
+
+        A 1×1 window of stride 1 sees H·W rows of one pixel: `height` and `width` say how.
+        """
+        es, c1 = self.dtype.size, blocks(shape[1])
+        row = self.width * 16 * es
+        plane = shape[2] * shape[3] * 16 * es
+        sizes = (shape[0], c1, self.height, self.width, 16)
+        strides = (c1 * plane, plane, self.row_step * row, 16 * es, es)
+        return Region(GM, operand, 0, sizes, strides, self.dtype.np)
 
     @property
     def n(self) -> int:
@@ -102,8 +119,17 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     (sh, sw), (dh, dw), (top, left) = win.strides, win.dilations, win.begin
     if kh == kw == 1 and sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
         h, wd, ho, wo = h * wd, 1, ho * wo, 1
+    h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo)
-    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, ep.make_spec(args))
+    spec = ep.make_spec(args)
+    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, spec, step)
+
+
+def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int, int]:
+    """(image rows, stride, row step) of a window: one row high, it leaves rows out of L1."""
+    if kh == 1 and stride > 1 and not top and (ho - 1) * stride < h:
+        return ho, 1, stride
+    return h, stride, 1
 
 
 def n_tiles_once(t: Tiling) -> bool:

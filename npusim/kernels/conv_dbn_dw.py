@@ -93,7 +93,7 @@ class FusedDbnDw(TileKernel):
         """Tiles of the filter gradient, all of N in one where it fits; the batch is split."""
         p = dw_problem(args)
         split = (blocks(p.batch, blocks(p.batch, chip.cores.count)), 1, 1, 1)
-        tiles = list(filter_tiles(p, chip, split, _room(chip), 2, strip_rows(chip) // 16))
+        tiles = list(filter_tiles(p, chip, split, _room(chip), (2, 2), strip_rows(chip) // 16))
         yield from [t for t in tiles if t["n0"] == p.k1] or tiles
 
     @staticmethod
@@ -135,7 +135,7 @@ class _Body(FilterBody):
         k = self.k
         self.made = k.queue("L1", dy, 2, Pipe.MTE3, Pipe.MTE1)
         self.again = self.s.n * self.p.taps > self.t["n0"]
-        slots, partner = (1, ("L1", dy)) if self.again else (self.t["slots"], None)
+        slots, partner = (1, ("L1", dy)) if self.again else (self.t["x"], None)
         self.l1 = k.queue("L1", x, slots, Pipe.MTE2, Pipe.MTE1, partner)
         self.ready, self.waits = k.flag_id(), False
 

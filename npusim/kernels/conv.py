@@ -165,6 +165,7 @@ class ConvBody:
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
         self.out = self.output(k, p.spec, ConvOutput(p.m, p.n1), (m0, n0), (s.n0, s.n), t["l0c"])
+        self.out.early = bool(t["untuned"])
 
     def run(self) -> Iterator[Instr]:
         """All tiles of the share."""

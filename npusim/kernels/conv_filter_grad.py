@@ -211,7 +211,8 @@ def filter_tiles(
 
     Args:
         room: UB bytes for a strip of dW.
-        slots: L1 buffers of chunks of dY and of X; longest: fractals of positions of a chunk at most.
+        slots: L1 buffers of chunks of dY and of X.
+        longest: fractals of positions of a chunk at most.
     """
     bb, br, bm, bn = split
     k, m, n = blocks(p.m1, br), blocks(p.n1, bm), blocks(p.c1, bn) * p.taps

@@ -202,6 +202,7 @@ class _GradOutput(ep.CubeOutput):
         out = yield from self._out.alloc()
         dx = self._shape(out, spec.out, nu, m16)
         yield k.memo(("copy_l0c", nu, m16), lambda: k.l0c_to_ub(dx, l0c))
+        yield from self._in_ub()
         for i, queue in self._residuals.items():
             yield queue.deque()
             other = self._shape(queue.front, spec.out, nu, m16)

@@ -82,6 +82,14 @@ class ConvProblem:
         """N tile sizes worth trying for n blocks; exact: the split was made to use all cores."""
         return tile_sizes(n, room)
 
+    def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
+        """The split is what CANN falls back to without a tuned tiling (training kernels)."""
+        return False
+
+    def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
+        """Vector cycles of a tile before L0C is free, in an untuned tiling."""
+        raise NotImplementedError
+
     @property
     def l0c_tiles(self) -> int:
         """Tiles in L0C at most: 2 lets the cube work while one leaves."""
@@ -199,6 +207,7 @@ def _tiles(
                         "slots": slots,
                         "panels": panels,
                         "l0c": p.l0c_tiles,
+                        "untuned": int(p.untuned(split, chip.cores.count)),
                     }
 
 
@@ -269,6 +278,8 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     launch = chip.cycles(chip.scheduler.per_block) * block_dim
     slots = ep.l0c_slots(chip, (t["m0"], t["n0"]), t["l0c"])
     exposed = s.batches * drain if slots == 1 else drain / tiles
+    if slots == 1 and t["untuned"]:
+        exposed = s.batches * tiles * p.held_cycles(chip, t)
     total = max(body, unique / chip.hbm_rate) + exposed + fill + launch
     # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
     return total if _whole_rows(p, t) else total * 1.05

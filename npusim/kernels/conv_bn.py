@@ -233,6 +233,7 @@ class _Body(ConvBody):
     """A convolution's block that ends with the sums."""
 
     output = _StatsOutput
+    ahead = True
     out: _StatsOutput
 
     def run(self) -> Iterator[Instr]:

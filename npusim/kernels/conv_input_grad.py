@@ -89,6 +89,17 @@ class GradProblem(ConvProblem):
         even = not (isinstance(self.spec, GradSpec) and self.spec.adds)
         return exact_splits(self.batch, self.m, self.n1, cores, even)
 
+    def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
+        """Whether only the batch is split, and not into `cores` parts."""
+        return split[1] * split[2] == 1 and split[0] != cores
+
+    def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
+        """The moves out of L0C, and the work on all column blocks but a tile's last."""
+        rows, vec = min(t["m0"], self.m1) * 256, chip.core.vector
+        assert vec.l0c_rate is not None
+        work = self.spec.vector_cycles(chip, rows * (t["n0"] - 1))
+        return work + rows * 4 / vec.l0c_rate + t["n0"] * (vec.head + vec.tail)
+
     @property
     def l0c_tiles(self) -> int:
         """One: the measured kernels alternate the cube and what follows it."""
@@ -194,6 +205,12 @@ class _GradOutput(ep.CubeOutput):
         if spec.mask is not None:
             self._bits: Queue = k.queue("UB", strip // 8, 2, Pipe.MTE2, Pipe.V)
 
+    def release_early(self) -> None:
+        """Untuned tilings take a column block at a time."""
+        super().release_early()
+        if self._grad.passes > 1:
+            self._nu = 1
+
     def _strip(self, l0c: Region, n1: int, width: int, tile: ep.TileSpan) -> Iterator[Instr]:
         k, spec = self._k, self._grad
         nu, m16 = l0c.shape[0], tile.m16
@@ -261,6 +278,7 @@ class _Body(ConvBody):
     """A block of the gradient."""
 
     output = _GradOutput
+    ahead = True
 
     def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
         """Weights of Co1 blocks, n tile ni → (n blocks, taps, Co1, 16, 16) in L1, as in GM."""

@@ -32,7 +32,7 @@ MERGE = 7000
 
 #: Cycles per column block of a tile that an untuned kernel's move out of L0C takes besides its
 #: bytes. A fit: the cube of InceptionV3's convolutions waits about 125 cycles per tile and C1.
-MOVE = 100
+MOVE = 125
 
 
 @dataclass(frozen=True)

@@ -170,14 +170,12 @@ class ConvBody:
         if t["untuned"]:
             self.out.release_early()
 
-    ahead = False  #: the next chunk's load is issued before the products of the one at hand
-
     def run(self) -> Iterator[Instr]:
         """All tiles of the share; n tiles outermost where their weights are resident."""
         s = self.s
         m_tiles, n_tiles = tile_counts(self.t, s)
         yield from self.out.prepare()
-        if self.ahead:
+        if self.p.ahead:
             yield from self._fetch((0, 0, 0, 0))
         if self.t["resident"] == 2:
             for ni in self._loop(n_tiles, s.n % (self.t["n0"] * 16) == 0):
@@ -196,11 +194,11 @@ class ConvBody:
 
     def _loop(self, count: int, even: bool) -> Iterator[int]:
         """A loop; unlike iterations fold only where none loads what the last one needs."""
-        return self.k.loop(count) if even or not self.ahead else iter(range(count))
+        return self.k.loop(count) if even or not self.p.ahead else iter(range(count))
 
     def _m_loop(self, count: int) -> Iterator[int]:
         """Tiles of an image; alike where all bands but the first and last have as many rows."""
-        last = count if self.ahead else count - 1
+        last = count if self.p.ahead else count - 1
         bands = [self.p.band(*span(self.t, self.s, i)) for i in range(1, last)]
         alike = len({bottom - top for top, bottom in bands}) <= 1
         return self.k.loop(count) if alike else iter(range(count))
@@ -233,7 +231,7 @@ class ConvBody:
         """MTE1 waits for the resident panel of the tiles that follow."""
         if self.panel is None:
             return
-        if not self.ahead:
+        if not self.p.ahead:
             yield from self._load_panel(self.s.batch0 + b, mi, ni)
         yield self.panel.deque()
 
@@ -284,7 +282,7 @@ class ConvBody:
         for kc in self._loop(blocks(p.c1, t["c1"]), p.c1 % t["c1"] == 0):
             c_first = kc * t["c1"]
             count = min(t["c1"], p.c1 - c_first)
-            if not self.ahead:
+            if not self.p.ahead:
                 yield from self._load_chunk(batch, mi, ni, c_first, count)
             elif (after := self._next((image, mi, ni, kc))) is not None:
                 yield from self._fetch(after)

@@ -68,6 +68,11 @@ class StatsProblem(ConvProblem):
         """Block splits worth trying."""
         return exact_splits(self.batch, self.m, self.n1, cores)
 
+    @property
+    def ahead(self) -> bool:
+        """As TVM's double buffering has it."""
+        return True
+
     def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
         """Whether only the batch is split, and not into `cores` parts."""
         return split[1] * split[2] == 1 and split[0] != cores
@@ -233,7 +238,6 @@ class _Body(ConvBody):
     """A convolution's block that ends with the sums."""
 
     output = _StatsOutput
-    ahead = True
     out: _StatsOutput
 
     def run(self) -> Iterator[Instr]:

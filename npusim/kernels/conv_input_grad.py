@@ -89,6 +89,11 @@ class GradProblem(ConvProblem):
         even = not (isinstance(self.spec, GradSpec) and self.spec.adds)
         return exact_splits(self.batch, self.m, self.n1, cores, even)
 
+    @property
+    def ahead(self) -> bool:
+        """As TVM's double buffering has it."""
+        return True
+
     def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
         """Whether only the batch is split, and not into `cores` parts."""
         return split[1] * split[2] == 1 and split[0] != cores
@@ -278,7 +283,6 @@ class _Body(ConvBody):
     """A block of the gradient."""
 
     output = _GradOutput
-    ahead = True
 
     def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
         """Weights of Co1 blocks, n tile ni → (n blocks, taps, Co1, 16, 16) in L1, as in GM."""

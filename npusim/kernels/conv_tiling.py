@@ -82,6 +82,11 @@ class ConvProblem:
         """N tile sizes worth trying for n blocks; exact: the split was made to use all cores."""
         return tile_sizes(n, room)
 
+    @property
+    def ahead(self) -> bool:
+        """A chunk's load is issued before the products of the one before it."""
+        return False
+
     def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
         """The split is what CANN falls back to without a tuned tiling (training kernels)."""
         return False
@@ -269,7 +274,9 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
         panel = band if t["resident"] == 1 else weights / n_tiles
         switches = m_tiles if t["resident"] == 1 else n_tiles / s.batches
         mte2 += switches * (panel / rate + ep.load_latency(chip))
-    chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
+    chunk = mte2 / (tiles * chunks)
+    if not p.ahead:
+        chunk += mte1 / (tiles * chunks) + ep.load_latency(chip)
     tile_floor = ep.tile_floor(chip, (t["m0"], t["n0"]), t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
     body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)

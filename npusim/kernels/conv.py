@@ -132,7 +132,7 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
     assert x is not None and w is not None
     out = len(args.inputs)
     traffic = {
-        0: Traffic(min(x.nbytes, x_total), x_total),
+        0: Traffic(min(p.image_bytes, x_total), x_total),
         1: Traffic(w.nbytes, w_total),
         out: Traffic(y_total, y_total),
     }

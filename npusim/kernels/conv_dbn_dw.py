@@ -93,7 +93,7 @@ class FusedDbnDw(TileKernel):
         """Tiles of the filter gradient, all of N in one where it fits; the batch is split."""
         p = dw_problem(args)
         split = (blocks(p.batch, blocks(p.batch, chip.cores.count)), 1, 1, 1)
-        tiles = list(filter_tiles(p, chip, split, _room(chip), (2, 2), strip_rows(chip) // 16))
+        tiles = list(filter_tiles(p, chip, split, _room(chip), 2, strip_rows(chip) // 16))
         yield from [t for t in tiles if t["n0"] == p.k1] or tiles
 
     @staticmethod
@@ -128,14 +128,14 @@ class FusedDbnDw(TileKernel):
 class _Body(FilterBody):
     """The filter gradient of a dY that is made on the way, chunk by chunk."""
 
-    plain = True
+    ahead = False
 
     def _buffers(self, dy: int, x: int) -> None:
         """dY comes from UB; X, and dY for n tiles after the first, from GM."""
         k = self.k
         self.made = k.queue("L1", dy, 2, Pipe.MTE3, Pipe.MTE1)
         self.again = self.s.n * self.p.taps > self.t["n0"]
-        slots, partner = (1, ("L1", dy)) if self.again else (self.t["x"], None)
+        slots, partner = (1, ("L1", dy)) if self.again else (self.t["slots"], None)
         self.l1 = k.queue("L1", x, slots, Pipe.MTE2, Pipe.MTE1, partner)
         self.ready, self.waits = k.flag_id(), False
 

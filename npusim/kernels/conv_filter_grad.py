@@ -12,9 +12,9 @@ take just that time. Which shapes CANN's bank of tilings holds is not published.
 
 Tiling: bb, br, bm, bn blocks over images, positions, Co1, C1; m0, n0, k0 the L0 tile; kc the
 positions of an L1 chunk (fractals), of `images` images where a chunk holds all their positions;
-dy, x the L1 buffers of chunks of either. With a split batch dY has one, as in the public default
-tiling of this kernel, and X two unless the window is 1×1, whose measured kernels do not overlap
-loads and products.
+slots the L1 buffers of a chunk. With a split batch the L0 tile of a window is that of CANN's public
+default tiling (see `default_sizes`), and 1×1 windows have one buffer: the measured kernels do not
+overlap their loads and products.
 """
 
 from __future__ import annotations
@@ -125,8 +125,10 @@ class Conv2DBackpropFilter(TileKernel):
         """Block splits crossed with legal L0/L1 tiles."""
         p = filter_problem(args)
         for split in _splits(p, chip.cores.count):
-            slots = (2, 2) if split[0] == 1 else (1, 1 + (p.taps > 1))
-            yield from filter_tiles(p, chip, split, strip_room(chip), slots)
+            windowed = split[0] > 1 and p.taps > 1
+            slots = 2 if split[0] == 1 or windowed else 1
+            sizes = default_sizes(p, chip) if windowed else None
+            yield from filter_tiles(p, chip, split, strip_room(chip), slots, sizes=sizes)
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -166,7 +168,7 @@ def filter_plan(
         dy_total += s.images * positions * s.m * n_tiles * 16 * p.dtype.size
         dw_total += s.m * s.n * p.taps * 1024
         keys.append((s.images, rows, positions, s.m, s.n))
-    dy, x, dw = (args.operands[i].nbytes for i in operands)
+    dy, x, dw = args.operands[operands[0]].nbytes, p.image_bytes, args.operands[operands[2]].nbytes
     traffic = {
         operands[0]: Traffic(min(dy, dy_total), dy_total),
         operands[1]: Traffic(min(x, x_total), x_total),
@@ -199,34 +201,50 @@ def strip_room(chip: ChipSpec) -> int:
     return min(STRIP, chip.core.ub.size // 2)
 
 
+def default_sizes(p: ConvProblem, chip: ChipSpec) -> Pair | None:
+    """M and N of the L0 tile in CANN's public default tiling; None: the window does not fit.
+
+    N is one channel block's window, M the largest divisor of Co1 that L0C and L0A hold beside it.
+    """
+    fractal = 256 * p.dtype.size
+    most = min(chip.core.l0c.size // 1024 // p.taps, chip.core.l0a.size // 2 // fractal)
+    if p.taps > chip.core.l0b.size // 2 // fractal or most < 1:
+        return None
+    return max(d for d in range(1, min(p.n1, most) + 1) if p.n1 % d == 0), p.taps
+
+
 def filter_tiles(
     p: ConvProblem,
     chip: ChipSpec,
     split: tuple[int, int, int, int],
     room: int,
-    slots: Pair,
+    slots: int,
     longest: int = 1 << 30,
+    sizes: Pair | None = None,
 ) -> Iterator[Tiling]:
     """Legal L0/L1 tiles of a block split.
 
     Args:
         room: UB bytes for a strip of dW.
-        slots: L1 buffers of chunks of dY and of X.
-        longest: fractals of positions of a chunk at most.
+        slots: buffers of L1 chunks; longest: fractals of positions of a chunk at most.
+        sizes: the M and N of the L0 tile, whose K is one fractal; None: any.
     """
     bb, br, bm, bn = split
     k, m, n = blocks(p.m1, br), blocks(p.n1, bm), blocks(p.c1, bn) * p.taps
     fractal = 256 * p.dtype.size
     half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
-    for m0 in sorted({*tile_sizes(m, half_a), *(x for x in (m,) if x <= half_a)}):
-        for n0 in sorted({*tile_sizes(n, half_b), *(x for x in (p.taps, n) if x <= half_b)}):
+    m_sizes = sorted({*tile_sizes(m, half_a), *(x for x in (m,) if x <= half_a)})
+    n_sizes = sorted({*tile_sizes(n, half_b), *(x for x in (p.taps, n) if x <= half_b)})
+    if sizes is not None:
+        m_sizes, n_sizes = [sizes[0]], [sizes[1]]
+    for m0 in m_sizes:
+        for n0 in n_sizes:
             if m0 * n0 * 1024 > chip.core.l0c.size or m0 * 1024 > room:
                 continue
-            k0 = min(half_a // m0, half_b // n0, k)
+            k0 = min(half_a // m0, half_b // n0, k) if sizes is None else 1
             most = blocks(k, blocks(k, longest))
             for kc in sorted({most, *tile_sizes(most, 64), min(most, 64)}, reverse=True):
-                dy, x = _chunk_bytes(p, m0, n0, kc, br)
-                fit = chip.core.l1.size // (slots[0] * dy + slots[1] * x)
+                fit = chip.core.l1.size // slots // sum(_chunk_bytes(p, m0, n0, kc, br))
                 if fit:
                     break
             else:
@@ -234,7 +252,7 @@ def filter_tiles(
             images = min(fit, blocks(p.batch, 16 * bb)) if kc == k else 1
             yield {
                 "bb": bb, "br": br, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
-                "k0": min(k0, kc), "kc": kc, "images": images, "dy": slots[0], "x": slots[1],
+                "k0": min(k0, kc), "kc": kc, "images": images, "slots": slots,
             }  # fmt: skip
 
 
@@ -314,13 +332,9 @@ class FilterBody:
 
     def _buffers(self, dy: int, x: int) -> None:
         """L1 for chunks of dY and X of so many bytes."""
-        self.l1_dy = self.k.queue("L1", dy, self.t["dy"], Pipe.MTE2, Pipe.MTE1)
-        self.l1_x = self.k.queue("L1", x, self.t["x"], Pipe.MTE2, Pipe.MTE1)
+        self.l1 = self.k.queue("L1", dy, self.t["slots"], Pipe.MTE2, Pipe.MTE1, ("L1", x))
 
-    plain = False  #: iterations differ: no loop may be folded
-
-    def _loop(self, count: int) -> Iterator[int]:
-        return iter(range(count)) if self.plain else self.k.loop(count)
+    ahead = True  #: a chunk's load is issued before the products of the one before it
 
     def m_tiles(self) -> list[tuple[int, int]]:
         """(first, count) of Co1 blocks of every m tile."""
@@ -330,7 +344,7 @@ class FilterBody:
     def chunks(self, rows: tuple[int, int]) -> Iterator[Span3]:
         """The L1 chunks under an m tile in order: images, positions, rows as (first, count)."""
         s, t = self.s, self.t
-        for at in self._loop(blocks(s.images, t["images"])):
+        for at in range(blocks(s.images, t["images"])):
             b = at * t["images"]
             images = (s.image0 + b, min(t["images"], s.images - b))
             for i in range(blocks(s.k, t["kc"])):
@@ -338,10 +352,28 @@ class FilterBody:
 
     def run(self) -> Iterator[Instr]:
         """All tiles of the share."""
-        tiles = self.m_tiles()
-        for mi in self._loop(len(tiles)):
-            for c_lo, c_count, columns in _n_tiles(self.p, self.t, self.s):
-                yield from self._tile(tiles[mi], (c_lo, c_count), columns)
+        tiles = [
+            (rows, (c_lo, c_count), columns)
+            for rows in self.m_tiles()
+            for c_lo, c_count, columns in _n_tiles(self.p, self.t, self.s)
+        ]
+        self.loads = iter(
+            [
+                (images, span, rows, channels)
+                for rows, channels, _ in tiles
+                for images, span, _ in self.chunks(rows)
+            ]
+        )
+        if self.ahead:
+            yield from self._load_next()
+        for rows, channels, columns in tiles:
+            yield from self._tile(rows, channels, columns)
+
+    def _load_next(self) -> Iterator[Instr]:
+        """The next chunk of the share, if there is one."""
+        chunk = next(self.loads, None)
+        if chunk is not None:
+            yield from self._load(*chunk)
 
     def _tile(
         self, rows: tuple[int, int], channels: tuple[int, int], columns: tuple[int, int]
@@ -352,7 +384,7 @@ class FilterBody:
         first = True
         column = columns[0] - channels[0] * self.p.taps
         for images, span, _ in self.chunks(rows):
-            yield from self._load(images, span, rows, channels)
+            yield from self._load_next()
             yield from self._deque()
             for image in range(images[1]):
                 for lo in range(0, blocks(span[1]), self.t["k0"]):
@@ -364,24 +396,20 @@ class FilterBody:
         yield from self._drain(rows, columns)
 
     def _load(self, images: Pair, span: Pair, rows: Pair, channels: Pair) -> Iterator[Instr]:
-        """The band of X and dY of a chunk → L1."""
-        alloc = yield from self.l1_x.alloc()
-        yield self._load_x(alloc, images, span, channels)
-        yield self.l1_x.enque()
-        alloc = yield from self.l1_dy.alloc()
+        """dY and the band of X of a chunk → L1."""
+        alloc = yield from self.l1.alloc()
         yield self._load_dy(alloc, images, span, rows)
-        yield self.l1_dy.enque()
+        yield self._load_x(self.l1.back_partner, images, span, channels)
+        yield self.l1.enque()
 
     def _deque(self) -> Iterator[Instr]:
-        """MTE1 waits for the chunk loaded last."""
-        yield self.l1_x.deque()
-        yield self.l1_dy.deque()
-        self.chunk = self.l1_dy.front, self.l1_x.front
+        """MTE1 waits for the oldest chunk."""
+        yield self.l1.deque()
+        self.chunk = self.l1.front, self.l1.front_partner
 
     def _free(self) -> Iterator[Instr]:
         """MTE1 has read the chunk."""
-        yield self.l1_x.free()
-        yield self.l1_dy.free()
+        yield self.l1.free()
 
     def _load_dy(self, alloc: Alloc, images: Pair, span: Pair, rows: Pair) -> Instr:
         """dY of a chunk → (images, Co1 blocks, positions in whole fractals, 16) in L1."""

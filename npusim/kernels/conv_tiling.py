@@ -50,6 +50,11 @@ class ConvProblem:
         return Region(GM, operand, 0, sizes, strides, self.dtype.np)
 
     @property
+    def image_bytes(self) -> int:
+        """Bytes of all rows that are read of all images."""
+        return self.batch * self.c1 * self.height * self.width * 16 * self.dtype.size
+
+    @property
     def n(self) -> int:
         """Output channels."""
         return self.co

@@ -36,6 +36,13 @@ from npusim.program.region import GM, Region
 #: Cycles per 128 elements of the unrolled pair "set mask, vsel". The measured gradients with
 #: ReLU take 0.096 cycles per element, the move out of L0C (0.016) included.
 SELECT = 10
+#: Fractals of an untuned kernel's L0B tile, N × K blocks. Read off recorded times per K step:
+#: 1, 2, 4 N blocks of InceptionV3's gradients go with 4, 2, 1 K blocks (12→5 73², 10→10 17²,
+#: 24→24 8²: 178, 107 and 46 cycles of MTE1 a step).
+UNTUNED_L0B = 4
+#: Column blocks of an untuned kernel's strip in UB: of 2 N blocks the work behind the cube is
+#: mostly hidden, of 4 and more half of it is not (the same rows).
+UNTUNED_STRIP = 2
 
 
 @dataclass(frozen=True)
@@ -98,12 +105,17 @@ class GradProblem(ConvProblem):
         """Whether only the batch is split, and not into `cores` parts."""
         return split[1] * split[2] == 1 and split[0] != cores
 
+    def untuned_step(self, n0: int, most: int) -> int:
+        """As many K blocks as make an L0B tile of `UNTUNED_L0B` fractals with n0 N blocks."""
+        return min(most, max(1, UNTUNED_L0B // n0))
+
     def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
-        """The moves out of L0C, and the work on all column blocks but a tile's last."""
+        """The moves out of L0C, and the work on all strips but a tile's last."""
         rows, vec = min(t["m0"], self.m1) * 256, chip.core.vector
         assert vec.l0c_rate is not None
-        work = self.spec.vector_cycles(chip, rows * (t["n0"] - 1))
-        return work + rows * 4 / vec.l0c_rate + t["n0"] * (vec.head + vec.tail)
+        last = (t["n0"] - 1) % UNTUNED_STRIP + 1
+        work = self.spec.vector_cycles(chip, rows * (t["n0"] - last))
+        return work + last * rows * 4 / vec.l0c_rate + t["n0"] * (vec.head + vec.tail)
 
     @property
     def l0c_tiles(self) -> int:
@@ -211,10 +223,10 @@ class _GradOutput(ep.CubeOutput):
             self._bits: Queue = k.queue("UB", strip // 8, 2, Pipe.MTE2, Pipe.V)
 
     def release_early(self) -> None:
-        """Untuned tilings take a column block at a time."""
+        """Untuned tilings take a few column blocks at a time."""
         super().release_early()
         if self._grad.passes > 1:
-            self._nu = 1
+            self._nu = min(self._nu, UNTUNED_STRIP)
 
     def _strip(self, l0c: Region, n1: int, width: int, tile: ep.TileSpan) -> Iterator[Instr]:
         k, spec = self._k, self._grad

@@ -96,6 +96,10 @@ class ConvProblem:
         """The split is what CANN falls back to without a tuned tiling (training kernels)."""
         return False
 
+    def untuned_step(self, n0: int, most: int) -> int:
+        """K step of an untuned tiling, where L0 allows `most`."""
+        return most
+
     def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
         """Vector cycles of a tile before L0C is free, in an untuned tiling."""
         raise NotImplementedError
@@ -192,6 +196,8 @@ def _tiles(
         band = rows * p.width * 16 * es  # one C1 block
         for n0 in p.n_tiles(nc, half_b, exact):
             k0 = min(half_a // m0, half_b // n0, p.k1)
+            if p.untuned(split, chip.cores.count):
+                k0 = p.untuned_step(n0, k0)
             if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
                 continue
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:

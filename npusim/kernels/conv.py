@@ -9,6 +9,7 @@ Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c
 an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
 L0C holds at most; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n
 tile.
+untuned 1 where a training kernel has CANN's fallback split (see `ConvProblem.untuned`).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv import Conv2D, ConvBody, conv_plan
-from npusim.kernels.conv_tiling import ConvProblem, conv_estimate, conv_problem, conv_tilings
+from npusim.kernels.conv_tiling import TrainingProblem, conv_estimate, conv_problem, conv_tilings
 from npusim.kernels.cube_tiling import exact_splits, share
 from npusim.kernels.lang import Kernel
 from npusim.program.isa import Instr, Kind, Pipe
@@ -57,7 +57,7 @@ class StatsSpec(ep.EpilogueSpec):
 
 
 @dataclass(frozen=True)
-class StatsProblem(ConvProblem):
+class StatsProblem(TrainingProblem):
     """The convolution, split as CANN's training kernels are.
 
     Tuned tilings hold L0C until a tile's sums are taken; untuned ones free it when the tile is in
@@ -68,15 +68,6 @@ class StatsProblem(ConvProblem):
         """Block splits worth trying."""
         return exact_splits(self.batch, self.m, self.n1, cores)
 
-    @property
-    def ahead(self) -> bool:
-        """As TVM's double buffering has it."""
-        return True
-
-    def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
-        """Whether only the batch is split, and not into `cores` parts."""
-        return split[1] * split[2] == 1 and split[0] != cores
-
     def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
         """The moves out of L0C, and the sums of all strips but a tile's last."""
         vec, m0, n0 = chip.core.vector, t["m0"], t["n0"]
@@ -86,11 +77,6 @@ class StatsProblem(ConvProblem):
         before = (blocks(n0, strip) - 1) * strip
         sums = 2 * (vec.costs["binary"].b32 or 2.0) / 64
         return n0 * (2 * rows * 4 / vec.l0c_rate + MOVE) + before * rows * sums
-
-    @property
-    def l0c_tiles(self) -> int:
-        """One: the measured kernels alternate the cube and what follows it."""
-        return 1
 
 
 @lru_cache(maxsize=256)

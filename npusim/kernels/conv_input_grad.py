@@ -6,7 +6,8 @@ product, zeros and all. W is the forward FRACTAL_Z: an n tile's blocks lie in L1
 load2d transposes and picks them in rotated order on the way to L0B.
 
 Fused behind it, in fp16 in UB: tensors to add, then ReLU's bit mask (N, C1, H, W, 2), selected by
-vsel, which takes a mask of one repeat per instruction.
+vsel, which takes a mask of one repeat per instruction. Where only the batch is split, as CANN does
+without a tuned tiling, L0B tiles and strips are small and L0C is free once its last strip is in UB.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv import Conv2D, ConvBody, ConvOutput, conv_plan
-from npusim.kernels.conv_tiling import ConvProblem, conv_estimate, conv_tilings
+from npusim.kernels.conv_tiling import TrainingProblem, conv_estimate, conv_tilings
 from npusim.kernels.cube_tiling import exact_splits, share, tile_sizes
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Alloc, Queue
@@ -74,7 +75,7 @@ class GradSpec(ep.EpilogueSpec):
 
 
 @dataclass(frozen=True)
-class GradProblem(ConvProblem):
+class GradProblem(TrainingProblem):
     """The convolution over the dilated gradient; sizes are dY's own, undilated."""
 
     def band(self, first: int, rows: int) -> tuple[int, int]:
@@ -96,15 +97,6 @@ class GradProblem(ConvProblem):
         even = not (isinstance(self.spec, GradSpec) and self.spec.adds)
         return exact_splits(self.batch, self.m, self.n1, cores, even)
 
-    @property
-    def ahead(self) -> bool:
-        """As TVM's double buffering has it."""
-        return True
-
-    def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
-        """Whether only the batch is split, and not into `cores` parts."""
-        return split[1] * split[2] == 1 and split[0] != cores
-
     def untuned_step(self, n0: int, most: int) -> int:
         """As many K blocks as make an L0B tile of `UNTUNED_L0B` fractals with n0 N blocks."""
         return min(most, max(1, UNTUNED_L0B // n0))
@@ -116,11 +108,6 @@ class GradProblem(ConvProblem):
         last = (t["n0"] - 1) % UNTUNED_STRIP + 1
         work = self.spec.vector_cycles(chip, rows * (t["n0"] - last))
         return work + last * rows * 4 / vec.l0c_rate + t["n0"] * (vec.head + vec.tail)
-
-    @property
-    def l0c_tiles(self) -> int:
-        """One: the measured kernels alternate the cube and what follows it."""
-        return 1
 
     def n_tiles(self, n: int, room: int, exact: bool) -> list[int]:
         """N tile sizes: where blocks are not split exactly, the largest power of two in n."""

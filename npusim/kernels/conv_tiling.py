@@ -101,8 +101,8 @@ class ConvProblem:
         return most
 
     def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
-        """Vector cycles of a tile before L0C is free, in an untuned tiling."""
-        raise NotImplementedError
+        """Vector cycles of a tile before L0C is free, in an untuned tiling: all of them."""
+        return self.spec.vector_cycles(chip, min(t["m0"], self.m1) * t["n0"] * 256)
 
     @property
     def l0c_tiles(self) -> int:
@@ -127,6 +127,25 @@ class ConvProblem:
         """Bytes of the band, all channels."""
         top, bottom = self.band(first, rows)
         return (bottom - top) * self.width * self.c1 * 16 * self.dtype.size
+
+
+@dataclass(frozen=True)
+class TrainingProblem(ConvProblem):
+    """A convolution of a training step, tiled as CANN's kernels were measured to be."""
+
+    @property
+    def ahead(self) -> bool:
+        """As TVM's double buffering has it."""
+        return True
+
+    def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
+        """Whether only the batch is split, and not into `cores` parts."""
+        return split[1] * split[2] == 1 and split[0] != cores
+
+    @property
+    def l0c_tiles(self) -> int:
+        """One: the measured kernels alternate the cube and what follows it."""
+        return 1
 
 
 @lru_cache(maxsize=256)

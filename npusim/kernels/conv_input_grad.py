@@ -110,10 +110,14 @@ class GradProblem(TrainingProblem):
         return work + last * rows * 4 / vec.l0c_rate + t["n0"] * (vec.head + vec.tail)
 
     def n_tiles(self, n: int, room: int, exact: bool) -> list[int]:
-        """N tile sizes: where blocks are not split exactly, the largest power of two in n."""
+        """N tile sizes: where blocks are not split exactly, the largest power of two in n.
+
+        A window's N that is no power of two itself goes by `UNTUNED_L0B` blocks at most.
+        """
         if exact:
             return tile_sizes(n, room)
-        return [n if n <= 3 else min(n & -n, 16, 1 << (room.bit_length() - 1))]
+        most = 16 if self.taps == 1 or n & (n - 1) == 0 else UNTUNED_L0B
+        return [n if n <= 3 else min(n & -n, most, 1 << (room.bit_length() - 1))]
 
 
 @lru_cache(maxsize=256)

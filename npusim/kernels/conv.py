@@ -9,6 +9,7 @@ Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c
 an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
 L0C holds at most; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n
 tile.
+untuned 1 where a training kernel has CANN's fallback split (see `ConvProblem.untuned`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from npusim.kernels.queues import Alloc, Queue
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
+
+Place = tuple[int, int, int, int]  #: image of the share, m tile, n tile, chunk of C1 blocks
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
     assert x is not None and w is not None
     out = len(args.inputs)
     traffic = {
-        0: Traffic(min(x.nbytes, x_total), x_total),
+        0: Traffic(min(p.image_bytes, x_total), x_total),
         1: Traffic(w.nbytes, w_total),
         out: Traffic(y_total, y_total),
     }
@@ -165,35 +168,78 @@ class ConvBody:
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
         self.out = self.output(k, p.spec, ConvOutput(p.m, p.n1), (m0, n0), (s.n0, s.n), t["l0c"])
+        if t["untuned"]:
+            self.out.release_early()
 
     def run(self) -> Iterator[Instr]:
-        """All tiles of the share."""
-        k, t, s = self.k, self.t, self.s
-        m_tiles, n_tiles = tile_counts(t, s)
+        """All tiles of the share; n tiles outermost where their weights are resident."""
+        s = self.s
+        m_tiles, n_tiles = tile_counts(self.t, s)
         yield from self.out.prepare()
-        if t["resident"] == 2:
-            for ni in k.loop(n_tiles):
-                yield from self._load_panel(0, 0, ni)
-                for b in k.loop(s.batches):
+        if self.p.ahead:
+            yield from self._fetch((0, 0, 0, 0))
+        if self.t["resident"] == 2:
+            for ni in self._loop(n_tiles, s.n % (self.t["n0"] * 16) == 0):
+                yield from self._enter(0, 0, ni)
+                for b in self.k.loop(s.batches):
                     for mi in self._m_loop(m_tiles):
-                        yield from self._tile(s.batch0 + b, mi, ni)
-                assert self.panel is not None
-                yield self.panel.free()
+                        yield from self._tile(b, mi, ni)
+                yield from self._leave()
             return
-        for b in k.loop(s.batches):
+        for b in self.k.loop(s.batches):
             for mi in self._m_loop(m_tiles):
-                if self.panel is not None:
-                    yield from self._load_panel(s.batch0 + b, mi, 0)
-                for ni in k.loop(n_tiles):
-                    yield from self._tile(s.batch0 + b, mi, ni)
-                if self.panel is not None:
-                    yield self.panel.free()
+                yield from self._enter(b, mi, 0)
+                for ni in self._loop(n_tiles, s.n % (self.t["n0"] * 16) == 0):
+                    yield from self._tile(b, mi, ni)
+                yield from self._leave()
+
+    def _loop(self, count: int, even: bool) -> Iterator[int]:
+        """A loop; unlike iterations fold only where none loads what the last one needs."""
+        return self.k.loop(count) if even or not self.p.ahead else iter(range(count))
 
     def _m_loop(self, count: int) -> Iterator[int]:
         """Tiles of an image; alike where all bands but the first and last have as many rows."""
-        bands = [self.p.band(*span(self.t, self.s, i)) for i in range(1, count - 1)]
+        last = count if self.p.ahead else count - 1
+        bands = [self.p.band(*span(self.t, self.s, i)) for i in range(1, last)]
         alike = len({bottom - top for top, bottom in bands}) <= 1
         return self.k.loop(count) if alike else iter(range(count))
+
+    def _next(self, at: Place) -> Place | None:
+        """The chunk after one, in the order of `run`."""
+        m_tiles, n_tiles = tile_counts(self.t, self.s)
+        order = (2, 0, 1, 3) if self.t["resident"] == 2 else (0, 1, 2, 3)
+        counts = (self.s.batches, m_tiles, n_tiles, blocks(self.p.c1, self.t["c1"]))
+        place = list(at)
+        for axis in reversed(order):
+            place[axis] += 1
+            if place[axis] < counts[axis]:
+                b, mi, ni, kc = place
+                return b, mi, ni, kc
+            place[axis] = 0
+        return None
+
+    def _fetch(self, at: Place) -> Iterator[Instr]:
+        """Issue the loads of a chunk, and of the panel that begins with it."""
+        b, mi, ni, kc = at
+        starts = {0: False, 1: ni == kc == 0, 2: b == mi == kc == 0}[self.t["resident"]]
+        if starts:
+            yield from self._load_panel(self.s.batch0 + b, mi, ni)
+        c_first = kc * self.t["c1"]
+        count = min(self.t["c1"], self.p.c1 - c_first)
+        yield from self._load_chunk(self.s.batch0 + b, mi, ni, c_first, count)
+
+    def _enter(self, b: int, mi: int, ni: int) -> Iterator[Instr]:
+        """MTE1 waits for the resident panel of the tiles that follow."""
+        if self.panel is None:
+            return
+        if not self.p.ahead:
+            yield from self._load_panel(self.s.batch0 + b, mi, ni)
+        yield self.panel.deque()
+
+    def _leave(self) -> Iterator[Instr]:
+        """The resident panel has been read."""
+        if self.panel is not None:
+            yield self.panel.free()
 
     def _cols(self, ni: int) -> tuple[int, int]:
         size = self.t["n0"] * 16
@@ -203,10 +249,9 @@ class ConvBody:
         """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, 16) in L1."""
         p = self.p
         top, bottom = p.band(*span(self.t, self.s, mi))
-        x = self.k.input(0)
-        n, c1 = x.shape[:2]
-        whole = Region.dense(GM, 0, 0, (n, c1, p.height, p.width, 16), p.dtype.np)
-        src = whole[batch, c_first : c_first + c_count, top:bottom]
+        x = self.k.args.inputs[0]
+        assert x is not None
+        src = p.image(0, x.shape)[batch, c_first : c_first + c_count, top:bottom]
         return self.k.load(alloc.region(src.shape, p.dtype.np), src)
 
     def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
@@ -225,20 +270,23 @@ class ConvBody:
         else:
             yield self._load_weights(alloc, ni, 0, self.p.c1)
         yield self.panel.enque()
-        yield self.panel.deque()
 
-    def _tile(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
+    def _tile(self, image: int, mi: int, ni: int) -> Iterator[Instr]:
         k, p, t = self.k, self.p, self.t
+        batch = self.s.batch0 + image
         row0, rows = span(t, self.s, mi)
         col0, cols = self._cols(ni)
         m_b, n_b = blocks(rows), blocks(cols)
         c_alloc = yield from self.out.queue.alloc()
         c = c_alloc.region((n_b, m_b, 16, 16), ep.F32)
         first = True
-        for kc in k.loop(blocks(p.c1, t["c1"])):
+        for kc in self._loop(blocks(p.c1, t["c1"]), p.c1 % t["c1"] == 0):
             c_first = kc * t["c1"]
             count = min(t["c1"], p.c1 - c_first)
-            yield from self._load_chunk(batch, mi, ni, c_first, count)
+            if not self.p.ahead:
+                yield from self._load_chunk(batch, mi, ni, c_first, count)
+            elif (after := self._next((image, mi, ni, kc))) is not None:
+                yield from self._fetch(after)
             yield self.l1.deque()
             for ks in k.loop(blocks(count * p.taps, t["k0"])):
                 lo = ks * t["k0"]

@@ -9,7 +9,7 @@ they are folded to 16 channels and added to GM atomically, one store per statist
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +18,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv import Conv2D, ConvBody, conv_plan
-from npusim.kernels.conv_tiling import ConvProblem, conv_estimate, conv_problem, conv_tilings
+from npusim.kernels.conv_tiling import TrainingProblem, conv_estimate, conv_problem, conv_tilings
 from npusim.kernels.cube_tiling import exact_splits, share
 from npusim.kernels.lang import Kernel
 from npusim.program.isa import Instr, Kind, Pipe
@@ -29,6 +29,13 @@ LANES = 64  #: fp32 accumulators of a column block and statistic
 #: Cycles at the end of a block that the measured kernels spend beyond their arithmetic, whatever
 #: the shape: taken as the merge of all blocks' sums in GM (a fit, see the accuracy page).
 MERGE = 7000
+
+#: Cycles per column block of a tile that an untuned kernel's move out of L0C takes besides its
+#: bytes. A fit: the cube of InceptionV3's convolutions waits about 125 cycles per tile and C1.
+MOVE = 125
+#: The same of a tuned kernel, whose sums are taken before L0C is free: a fit to the sum of
+#: ResNet-50's rows, 25 to 50 are as good.
+TUNED_MOVE = 30
 
 
 @dataclass(frozen=True)
@@ -53,17 +60,26 @@ class StatsSpec(ep.EpilogueSpec):
 
 
 @dataclass(frozen=True)
-class StatsProblem(ConvProblem):
-    """The convolution, split as CANN's training kernels are."""
+class StatsProblem(TrainingProblem):
+    """The convolution, split as CANN's training kernels are.
+
+    Tuned tilings hold L0C until a tile's sums are taken; untuned ones free it when the tile is in
+    UB, block by block (their large images take less than cube and vector work together).
+    """
 
     def splits(self, cores: int) -> list[tuple[int, int, int]]:
         """Block splits worth trying."""
         return exact_splits(self.batch, self.m, self.n1, cores)
 
-    @property
-    def l0c_tiles(self) -> int:
-        """One: the measured kernels alternate the cube and what follows it."""
-        return 1
+    def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
+        """The moves out of L0C, and the sums of all strips but a tile's last."""
+        vec, m0, n0 = chip.core.vector, t["m0"], t["n0"]
+        assert vec.l0c_rate is not None
+        rows = min(m0, self.m1) * 256
+        strip = max(1, ep.strip_blocks(self.spec, chip, m0, n0))
+        before = (blocks(n0, strip) - 1) * strip
+        sums = 2 * (vec.costs["binary"].b32 or 2.0) / 64
+        return n0 * (2 * rows * 4 / vec.l0c_rate + MOVE) + before * rows * sums
 
 
 @lru_cache(maxsize=256)
@@ -72,7 +88,8 @@ def stats_problem(args: KernelArgs) -> StatsProblem:
     p = conv_problem(args)
     room = p.n1 * 2 * (LANES + 16) * 4
     spec = StatsSpec(None, (), args.outputs[0].dtype.np, room)
-    return StatsProblem(p.batch, p.c1, p.height, p.width, p.co, p.m, p.window, p.dtype, spec)
+    shared = {f.name: getattr(p, f.name) for f in fields(p)}
+    return StatsProblem(**{**shared, "spec": spec})
 
 
 @kernel("Conv2DBNTrainingReduce")
@@ -140,8 +157,14 @@ class _StatsOutput(ep.CubeOutput):
         out = yield from self._out.alloc()
         narrow = self._shape(out, spec.out, nu, m16)
         wide = self._shape(self._x32, ep.F32, nu, m16)
-        yield k.memo(("wide", nu, m16), lambda: k.l0c_to_ub(wide, l0c))
-        yield k.memo(("narrow", nu, m16), lambda: k.l0c_to_ub(narrow, l0c))
+        if self.early:
+            for u in range(nu):
+                yield from self._move(wide[u], narrow[u], l0c[u])
+        else:
+            yield k.memo(("wide", nu, m16), lambda: k.l0c_to_ub(wide, l0c))
+            yield k.memo(("narrow", nu, m16), lambda: k.l0c_to_ub(narrow, l0c))
+            yield k.stall(Pipe.V, nu * TUNED_MOVE)
+        yield from self._in_ub()
         yield self._out.enque()
         for u in range(nu):
             yield from self._accumulate(wide[u], n1 + u - self._first)
@@ -153,14 +176,23 @@ class _StatsOutput(ep.CubeOutput):
         yield k.memo(("store", nu, width, tile.rows), store)
         yield self._out.free()
 
+    def _move(self, wide: Region, narrow: Region, l0c: Region) -> Iterator[Instr]:
+        """A column block out of L0C, twice."""
+        k, m16 = self._k, l0c.shape[0]
+        yield k.memo(("wide block", m16), lambda: k.l0c_to_ub(wide, l0c))
+        yield k.memo(("narrow block", m16), lambda: k.l0c_to_ub(narrow, l0c))
+        yield k.stall(Pipe.V, MOVE)
+
     def _accumulate(self, x: Region, at: int) -> Iterator[Instr]:
         """Add a column block x (m16, 16) to the sums of the share's block `at`."""
         k, m16 = self._k, x.shape[0]
         walked = Region.dense(x.space, -1, x.offset, (m16 // 4, LANES), x.dtype)
         rows = [s.region((LANES,), ep.F32, at * LANES * 4) for s in self._sums]
+        k.barrier()  # each instruction ends before the next begins
         yield k.memo(
             ("sum", m16), lambda: k.vec_by("add", _add_rows, walked, rows[0], rows[0], walked)
         )
+        k.barrier()
         yield k.memo(
             ("square", m16), lambda: k.vec_by("mla", _add_squares, walked, rows[1], rows[1], walked)
         )

@@ -2,14 +2,13 @@
 
 The batch is split over blocks. A block runs BNTrainingReduceGrad over its images in UB, in
 fp32: y = g·s1 + (x·s2 + s3) with three coefficients per channel that it derives once, so five
-passes: two casts up, vmadd, vmla, a cast down. The result goes to GM, chunk by chunk, one chunk
-ahead of Conv2DBackpropFilter, which reads it back (from L2): vector unit and cube overlap.
+passes: two casts up, vmadd, vmla, a cast down. The result goes from UB to GM and to L1, where the
+filter gradient takes it, chunk by chunk, and the vector unit works one chunk ahead of the cube.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -19,6 +18,7 @@ from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels.conv_filter_grad import (
     FilterBody,
+    Pair,
     filter_estimate,
     filter_plan,
     filter_tiles,
@@ -76,6 +76,8 @@ class FusedDbnDw(TileKernel):
         """Types, layouts and sizes this kernel does not do."""
         if chip.core.fixp is not None:
             return "L0C does not leave through the vector unit"
+        if chip.core.mte3.l1_rate is None:
+            return "no way from UB to L1"
         if any(t is None or t.layout is not Layout.NC1HWC0 for t in args.inputs):
             return "needs NC1HWC0 inputs"
         if [args.operands[i].dtype for i in (X, GRADIENT, DATA)] != [DType.FLOAT16] * 3:
@@ -88,10 +90,11 @@ class FusedDbnDw(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """Tiles of the filter gradient; the batch is split."""
+        """Tiles of the filter gradient, all of N in one where it fits; the batch is split."""
         p = dw_problem(args)
         split = (blocks(p.batch, blocks(p.batch, chip.cores.count)), 1, 1, 1)
-        yield from filter_tiles(p, chip, split, _room(chip), 2, strip_rows(chip) // 16)
+        tiles = list(filter_tiles(p, chip, split, _room(chip), 2, strip_rows(chip) // 16))
+        yield from [t for t in tiles if t["n0"] == p.k1] or tiles
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -105,7 +108,9 @@ class FusedDbnDw(TileKernel):
         plan = filter_plan(dw_problem(args), args, tiling, operands)
         nbytes = args.outputs[0].nbytes
         traffic = {**plan.traffic, GRADIENT: Traffic(nbytes, nbytes), DATA: Traffic(nbytes, nbytes)}
-        traffic[operands[0]] = Traffic(nbytes, nbytes + plan.traffic[operands[0]].total)
+        n_tiles = blocks(dw_problem(args).k1, tiling["n0"])
+        again = plan.traffic[operands[0]].total * (n_tiles - 1) // n_tiles
+        traffic[operands[0]] = Traffic(nbytes, nbytes + again)
         for i in range(STATS, STATS + 5):
             size = args.operands[i].nbytes
             traffic[i] = Traffic(size, size * plan.block_dim)
@@ -120,43 +125,74 @@ class FusedDbnDw(TileKernel):
         yield from body.with_gradient(_BnGradient(k, args, p))
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """What one L1 chunk holds of dY, as (first, count): images, positions, Co1 blocks."""
-
-    images: tuple[int, int]
-    span: tuple[int, int]
-    rows: tuple[int, int]
-
-
 class _Body(FilterBody):
-    """The filter gradient, with dY made one chunk ahead."""
+    """The filter gradient of a dY that is made on the way, chunk by chunk."""
 
-    plain = True
+    ahead = False
+
+    def _buffers(self, dy: int, x: int) -> None:
+        """dY comes from UB; X, and dY for n tiles after the first, from GM."""
+        k = self.k
+        self.made = k.queue("L1", dy, 2, Pipe.MTE3, Pipe.MTE1)
+        self.again = self.s.n * self.p.taps > self.t["n0"]
+        slots, partner = (1, ("L1", dy)) if self.again else (self.t["slots"], None)
+        self.l1 = k.queue("L1", x, slots, Pipe.MTE2, Pipe.MTE1, partner)
+        self.ready, self.waits = k.flag_id(), False
 
     def with_gradient(self, bn: _BnGradient) -> Iterator[Instr]:
         """The block's program."""
         self.bn = bn
-        self.order = [Chunk(*c) for rows in self.m_tiles() for c in self.chunks(rows)]
-        self.made = self.waited = 0
-        self.ready = [self.k.flag_id() for _ in range(2)]
+        self.order = [c for rows in self.m_tiles() for c in self.chunks(rows)]
+        self.at = self.done = 0
         yield from bn.coefficients()
         yield from self.run()
 
-    def _load(
-        self, images: tuple[int, int], span: tuple[int, int], rows: tuple[int, int],
-        channels: tuple[int, int],
-    ) -> Iterator[Instr]:  # fmt: skip
-        """As ever, once this chunk's dY is in GM; the next one is on its way."""
-        at = self.order.index(Chunk(images, span, rows))
-        while self.made <= min(at + 1, len(self.order) - 1):
-            yield from self.bn.run(self.order[self.made])
-            yield self.k.set_flag(Pipe.MTE3, Pipe.MTE2, self.ready[self.made % 2])
-            self.made += 1
-        if self.waited == at:
-            yield self.k.wait_flag(Pipe.MTE3, Pipe.MTE2, self.ready[at % 2])
-            self.waited += 1
-        yield from super()._load(images, span, rows, channels)
+    def _tile(self, rows: Pair, channels: Pair, columns: Pair) -> Iterator[Instr]:
+        """As ever; once the first n tile is done, all its dY is in GM."""
+        self.fresh = columns[0] == self.s.n0 * self.p.taps
+        if self.again and not self.fresh and self.waits:
+            yield self.k.wait_flag(Pipe.MTE3, Pipe.MTE2, self.ready)
+            self.waits = False
+        yield from super()._tile(rows, channels, columns)
+        if self.again and self.fresh:
+            yield self.k.set_flag(Pipe.MTE3, Pipe.MTE2, self.ready)
+            self.waits = True
+
+    def _load(self, images: Pair, span: Pair, rows: Pair, channels: Pair) -> Iterator[Instr]:
+        """X, then the next chunk's dY; n tiles after the first find dY in GM."""
+        if self.fresh:
+            yield from self._make(0)
+        alloc = yield from self.l1.alloc()
+        yield self._load_x(alloc, images, span, channels)
+        if not self.fresh:
+            yield self._load_dy(self.l1.back_partner, images, span, rows)
+        yield self.l1.enque()
+        if self.fresh:
+            yield from self._make(1)
+            self.at += 1
+
+    def _make(self, ahead: int) -> Iterator[Instr]:
+        """BN's gradient up to the chunk that is `ahead` of the one at hand."""
+        while self.done <= min(self.at + ahead, len(self.order) - 1):
+            slot = yield from self.made.alloc()
+            yield from self.bn.run(slot, *self.order[self.done])
+            yield self.made.enque()
+            self.done += 1
+
+    def _deque(self) -> Iterator[Instr]:
+        """MTE1 waits for X and for dY, wherever it comes from."""
+        yield self.l1.deque()
+        if self.fresh:
+            yield self.made.deque()
+            self.chunk = self.made.front, self.l1.front
+        else:
+            self.chunk = self.l1.front_partner, self.l1.front
+
+    def _free(self) -> Iterator[Instr]:
+        """MTE1 has read X and dY."""
+        yield self.l1.free()
+        if self.fresh:
+            yield self.made.free()
 
 
 class _BnGradient:
@@ -173,13 +209,17 @@ class _BnGradient:
         self.scratch = [k.alloc("UB", p.n1 * 64) for _ in range(4)]
         self.repeated = [k.alloc("UB", p.n1 * 256) for _ in range(3)]
 
-    def run(self, chunk: Chunk) -> Iterator[Instr]:
-        """All strips of a chunk."""
-        for image in range(chunk.images[0], sum(chunk.images)):
-            for n1 in range(chunk.rows[0], sum(chunk.rows)):
-                for at in range(0, chunk.span[1], self.rows):
-                    count = min(self.rows, chunk.span[1] - at)
-                    yield from self._strip(image, n1, chunk.span[0] + at, count)
+    def run(self, slot: Alloc, images: Pair, span: Pair, rows: Pair) -> Iterator[Instr]:
+        """All strips of a chunk, to GM and to (images, Co1 blocks, positions, 16) in L1."""
+        padded = blocks(span[1]) * 16
+        chunk = slot.region((images[1], rows[1], padded, 16), np.dtype(np.float16))
+        for image in range(images[1]):
+            for n1 in range(rows[1]):
+                for at in range(0, span[1], self.rows):
+                    count = min(self.rows, span[1] - at)
+                    dst = chunk[image, n1, at : padded if at + count == span[1] else at + count]
+                    place = (images[0] + image, rows[0] + n1, span[0] + at)
+                    yield from self._strip(dst, place, count)
 
     def coefficients(self) -> Iterator[Instr]:
         """s1 = scale/σ, s2 = -s1·d_scale/(σ·n), s3 = -s1·d_offset/n - s2·mean, over 64 lanes."""
@@ -212,23 +252,24 @@ class _BnGradient:
             yield k.vec("copy", lanes, value.split(0, 16).expand(1))
         yield self.stats.free()
 
-    def _strip(self, image: int, n1: int, first: int, count: int) -> Iterator[Instr]:
-        """`count` positions of one channel block of one image."""
+    def _strip(self, l1: Region, place: tuple[int, int, int], count: int) -> Iterator[Instr]:
+        """`count` positions of an image's channel block; place: image, block, first position."""
         k, half = self.k, np.dtype(np.float16)
         g_alloc = yield from self.loaded.alloc()
         x_alloc = self.loaded.back_partner
         for operand, alloc in ((GRADIENT, g_alloc), (DATA, x_alloc)):
-            src = self._gm(operand, image, n1, first, count)
+            src = self._gm(operand, *place, count)
             yield k.load(alloc.region((count, 16), half), src)
         yield self.loaded.enque()
         out = yield from self.result.alloc()
         yield self.loaded.deque()
-        yield from self._gradient(g_alloc, x_alloc, out, n1, blocks(count, 4))
+        yield from self._gradient(g_alloc, x_alloc, out, place[1], blocks(count, 4))
         yield self.loaded.free()
         yield self.result.enque()
         yield self.result.deque()
-        dst = self._gm(len(self.args.inputs), image, n1, first, count)
-        yield k.store(dst, out.region((count, 16), half))
+        made = out.region((count, 16), half)
+        yield k.ub_to_l1(l1[:count], made, l1 if count < l1.shape[0] else None)
+        yield k.store(self._gm(len(self.args.inputs), *place, count), made)
         yield self.result.free()
 
     def _gm(self, operand: int, image: int, n1: int, first: int, count: int) -> Region:

@@ -4,13 +4,17 @@ dW [Co, C1·kh·kw·16] = dYᵀ · img2col(X): M = Co1, N = C1·kh·kw, K = outp
 image. dY is transposed by load2d on the way to L0A, X goes through load3d into L0B, and L0C sums
 over all positions of a block before a tile leaves, in fp32, to FRACTAL_Z.
 
-Where there are as many blocks as images each block takes one image and adds the whole dW to GM
-atomically. Else blocks split Co1 and C1, and positions only as far as the block count demands.
+By default blocks split the images, and each adds the whole dW to GM atomically. Where Co1 and C1
+are powers of two, or the blocks do not divide the images, they may split Co1 and C1 instead, and
+positions only as far as the block count demands. (The measured 512→512 3×3 gradient on 32 blocks
+takes a third of the time that 32 writes of its dW would; those of InceptionV3's channel counts
+take just that time. Which shapes CANN's bank of tilings holds is not published.)
 
 Tiling: bb, br, bm, bn blocks over images, positions, Co1, C1; m0, n0, k0 the L0 tile; kc the
 positions of an L1 chunk (fractals), of `images` images where a chunk holds all their positions;
-slots its L1 buffers: one for 1×1 windows with a split batch, whose measured kernels do not
-overlap loads and products.
+slots the L1 buffers of a chunk. With a split batch the L0 tile of a window is that of CANN's public
+default tiling (see `default_sizes`), and 1×1 windows have one buffer: the measured kernels do not
+overlap their loads and products.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
-from npusim.kernels.conv_tiling import ConvProblem, max_band
+from npusim.kernels.conv_tiling import ConvProblem, max_band, read_rows
 from npusim.kernels.cube_tiling import tile_sizes
 from npusim.kernels.lang import Kernel, TileKernel
+from npusim.kernels.queues import Alloc
 from npusim.ops import get_operator
 from npusim.ops.window import Window as OpWindow
 from npusim.program.effects import Window
@@ -34,13 +39,9 @@ from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_block
 from npusim.program.region import GM, Region
 
 STRIP = 64 << 10  #: UB bytes of one strip of dW on its way out
-#: Cycles per 512 B fractal and stride_w of a load3d into L0B, which transposes on the way (into
-#: L0A: `core.mte1.load3d_cycles`). Between what the first layers of InceptionV3 (about 4) and of
-#: ResNet-50 (about 2.2) ask for at batch 32.
-LOAD3D_L0B = 3.0
-
-#: Images, positions, Co1 blocks of a chunk, each as (first, count).
-Span3 = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+Pair = tuple[int, int]  #: a range, as (first, count)
+#: Images, positions, Co1 blocks of a chunk.
+Span3 = tuple[Pair, Pair, Pair]
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,10 @@ def filter_problem(args: KernelArgs) -> ConvProblem:
     (sh, sw), (top, left) = win.strides, win.begin
     if kh == kw == sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
         h, wd, ho, wo = h * wd, 1, ho * wo, 1
+    h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, 1, 1, top, left, h, wd, wo)
     spec = ep.EpilogueSpec(None, (), args.outputs[0].dtype.np)
-    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, dy.dtype, spec)
+    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, dy.dtype, spec, step)
 
 
 def part_of(p: ConvProblem, t: Tiling, block: int) -> Part:
@@ -123,8 +125,10 @@ class Conv2DBackpropFilter(TileKernel):
         """Block splits crossed with legal L0/L1 tiles."""
         p = filter_problem(args)
         for split in _splits(p, chip.cores.count):
-            slots = 1 if split[0] > 1 and p.taps == 1 else 2
-            yield from filter_tiles(p, chip, split, strip_room(chip), slots)
+            windowed = split[0] > 1 and p.taps > 1
+            slots = 2 if split[0] == 1 or windowed else 1
+            sizes = default_sizes(p, chip) if windowed else None
+            yield from filter_tiles(p, chip, split, strip_room(chip), slots, sizes=sizes)
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -164,7 +168,7 @@ def filter_plan(
         dy_total += s.images * positions * s.m * n_tiles * 16 * p.dtype.size
         dw_total += s.m * s.n * p.taps * 1024
         keys.append((s.images, rows, positions, s.m, s.n))
-    dy, x, dw = (args.operands[i].nbytes for i in operands)
+    dy, x, dw = args.operands[operands[0]].nbytes, p.image_bytes, args.operands[operands[2]].nbytes
     traffic = {
         operands[0]: Traffic(min(dy, dy_total), dy_total),
         operands[1]: Traffic(min(x, x_total), x_total),
@@ -174,22 +178,39 @@ def filter_plan(
 
 
 def _splits(p: ConvProblem, cores: int) -> list[tuple[int, int, int, int]]:
-    """(bb, br, bm, bn): see the module's text. Ranked by rows split, then by what is loaded."""
+    """(bb, br, bm, bn): see the module's text. Exact ones ranked by rows split, then by loads."""
     found = {}
-    if cores < p.batch:
+    by_batch = (blocks(p.batch, blocks(p.batch, cores)), 1, 1, 1)
+    tuned = _power_of_two(p.n1) and _power_of_two(p.c1)
+    if cores <= p.batch and (tuned or p.batch % cores):
         for bm in (d for d in range(1, p.n1 + 1) if p.n1 % d == cores % d == 0):
             for bn in (d for d in range(1, p.c1 + 1) if p.c1 % d == cores // bm % d == 0):
                 br = cores // bm // bn
                 if p.m1 % br == 0:
                     found[1, br, bm, bn] = (br, p.n1 // bm + p.c1 // bn)
-    if not found:
-        return [(blocks(p.batch, blocks(p.batch, cores)), 1, 1, 1)]
-    return sorted(found, key=lambda s: found[s])[:2]
+    exact = sorted(found, key=lambda s: found[s])[:4]
+    return exact if exact and cores < p.batch else [*exact, by_batch]
+
+
+def _power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
 
 
 def strip_room(chip: ChipSpec) -> int:
     """UB bytes of each of the two strips that dW leaves through."""
     return min(STRIP, chip.core.ub.size // 2)
+
+
+def default_sizes(p: ConvProblem, chip: ChipSpec) -> Pair | None:
+    """M and N of the L0 tile in CANN's public default tiling; None: the window does not fit.
+
+    N is one channel block's window, M the largest divisor of Co1 that L0C and L0A hold beside it.
+    """
+    fractal = 256 * p.dtype.size
+    most = min(chip.core.l0c.size // 1024 // p.taps, chip.core.l0a.size // 2 // fractal)
+    if p.taps > chip.core.l0b.size // 2 // fractal or most < 1:
+        return None
+    return max(d for d in range(1, min(p.n1, most) + 1) if p.n1 % d == 0), p.taps
 
 
 def filter_tiles(
@@ -199,22 +220,28 @@ def filter_tiles(
     room: int,
     slots: int,
     longest: int = 1 << 30,
+    sizes: Pair | None = None,
 ) -> Iterator[Tiling]:
     """Legal L0/L1 tiles of a block split.
 
     Args:
         room: UB bytes for a strip of dW.
         slots: buffers of L1 chunks; longest: fractals of positions of a chunk at most.
+        sizes: the M and N of the L0 tile, whose K is one fractal; None: any.
     """
     bb, br, bm, bn = split
     k, m, n = blocks(p.m1, br), blocks(p.n1, bm), blocks(p.c1, bn) * p.taps
     fractal = 256 * p.dtype.size
     half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
-    for m0 in sorted({*tile_sizes(m, half_a), *(x for x in (m,) if x <= half_a)}):
-        for n0 in sorted({*tile_sizes(n, half_b), *(x for x in (p.taps, n) if x <= half_b)}):
+    m_sizes = sorted({*tile_sizes(m, half_a), *(x for x in (m,) if x <= half_a)})
+    n_sizes = sorted({*tile_sizes(n, half_b), *(x for x in (p.taps, n) if x <= half_b)})
+    if sizes is not None:
+        m_sizes, n_sizes = [sizes[0]], [sizes[1]]
+    for m0 in m_sizes:
+        for n0 in n_sizes:
             if m0 * n0 * 1024 > chip.core.l0c.size or m0 * 1024 > room:
                 continue
-            k0 = min(half_a // m0, half_b // n0, k)
+            k0 = min(half_a // m0, half_b // n0, k) if sizes is None else 1
             most = blocks(k, blocks(k, longest))
             for kc in sorted({most, *tile_sizes(most, 64), min(most, 64)}, reverse=True):
                 fit = chip.core.l1.size // slots // sum(_chunk_bytes(p, m0, n0, kc, br))
@@ -222,7 +249,7 @@ def filter_tiles(
                     break
             else:
                 continue
-            images = min(fit, blocks(p.batch, 4 * bb)) if kc == k else 1
+            images = min(fit, blocks(p.batch, 16 * bb)) if kc == k else 1
             yield {
                 "bb": bb, "br": br, "bm": bm, "bn": bn, "m0": m0, "n0": n0,
                 "k0": min(k0, kc), "kc": kc, "images": images, "slots": slots,
@@ -264,7 +291,7 @@ def filter_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     cube = k * s.m * n + steps * core.cube.head
     fractal = 256 * p.dtype.size
     load_a = k * s.m * len(tiles) * fractal / core.mte1.l0a_rate
-    load_b = k * n * m_tiles * LOAD3D_L0B * p.window.stride_w
+    load_b = k * n * m_tiles * core.mte1.load3d_cycles * p.window.stride_w
     mte1 = load_a + load_b + steps * (core.mte1.load3d_head + core.mte1.head)
     rate = min(core.mte2.rate, chip.l2_rate / (t["bb"] * t["br"] * t["bm"] * t["bn"]))
     band = sum(c for _, c, _ in tiles) * m_tiles * max_band(p, t["kc"], t["br"]) * chunks
@@ -273,7 +300,13 @@ def filter_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     out = s.m * n * 1024
     drain = out / core.mte3.rate + out / (core.vector.l0c_rate or core.mte3.rate)
     pipes = (cube, mte1, loads / rate + heads, drain)
-    return max(pipes) + 0.2 * sum(pipes) + drain / m_tiles / len(tiles)
+    last = drain / m_tiles / len(tiles)
+    # A single tile in L0C: the cube waits while one leaves, but for what UB takes at once.
+    if ep.l0c_slots(chip, (t["m0"], t["n0"])) == 1:
+        held = max(0, t["m0"] * t["n0"] * 1024 - 2 * strip_room(chip))
+        last += m_tiles * len(tiles) * held / core.mte3.rate
+        last += out / (core.vector.l0c_rate or core.mte3.rate)
+    return max(pipes) + 0.2 * sum(pipes) + last
 
 
 class FilterBody:
@@ -287,7 +320,7 @@ class FilterBody:
         m0, n0 = t["m0"], t["n0"]
         dy, x = (t["images"] * b for b in _chunk_bytes(p, m0, n0, t["kc"], t["br"]))
         fractal = 256 * p.dtype.size
-        self.l1 = k.queue("L1", dy, t["slots"], Pipe.MTE2, Pipe.MTE1, ("L1", x))
+        self._buffers(dy, x)
         self.l0 = k.queue(
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
@@ -297,10 +330,11 @@ class FilterBody:
         self.out = k.queue("UB", self.nu * m0 * 1024, 2, Pipe.V, Pipe.MTE3)
         self.atomic = t["bb"] * t["br"] > 1
 
-    plain = False  #: iterations differ: no loop may be folded
+    def _buffers(self, dy: int, x: int) -> None:
+        """L1 for chunks of dY and X of so many bytes."""
+        self.l1 = self.k.queue("L1", dy, self.t["slots"], Pipe.MTE2, Pipe.MTE1, ("L1", x))
 
-    def _loop(self, count: int) -> Iterator[int]:
-        return iter(range(count)) if self.plain else self.k.loop(count)
+    ahead = True  #: a chunk's load is issued before the products of the one before it
 
     def m_tiles(self) -> list[tuple[int, int]]:
         """(first, count) of Co1 blocks of every m tile."""
@@ -310,7 +344,7 @@ class FilterBody:
     def chunks(self, rows: tuple[int, int]) -> Iterator[Span3]:
         """The L1 chunks under an m tile in order: images, positions, rows as (first, count)."""
         s, t = self.s, self.t
-        for at in self._loop(blocks(s.images, t["images"])):
+        for at in range(blocks(s.images, t["images"])):
             b = at * t["images"]
             images = (s.image0 + b, min(t["images"], s.images - b))
             for i in range(blocks(s.k, t["kc"])):
@@ -318,10 +352,28 @@ class FilterBody:
 
     def run(self) -> Iterator[Instr]:
         """All tiles of the share."""
-        tiles = self.m_tiles()
-        for mi in self._loop(len(tiles)):
-            for c_lo, c_count, columns in _n_tiles(self.p, self.t, self.s):
-                yield from self._tile(tiles[mi], (c_lo, c_count), columns)
+        tiles = [
+            (rows, (c_lo, c_count), columns)
+            for rows in self.m_tiles()
+            for c_lo, c_count, columns in _n_tiles(self.p, self.t, self.s)
+        ]
+        self.loads = iter(
+            [
+                (images, span, rows, channels)
+                for rows, channels, _ in tiles
+                for images, span, _ in self.chunks(rows)
+            ]
+        )
+        if self.ahead:
+            yield from self._load_next()
+        for rows, channels, columns in tiles:
+            yield from self._tile(rows, channels, columns)
+
+    def _load_next(self) -> Iterator[Instr]:
+        """The next chunk of the share, if there is one."""
+        chunk = next(self.loads, None)
+        if chunk is not None:
+            yield from self._load(*chunk)
 
     def _tile(
         self, rows: tuple[int, int], channels: tuple[int, int], columns: tuple[int, int]
@@ -332,43 +384,53 @@ class FilterBody:
         first = True
         column = columns[0] - channels[0] * self.p.taps
         for images, span, _ in self.chunks(rows):
-            yield from self._load(images, span, rows, channels)
-            yield self.l1.deque()
+            yield from self._load_next()
+            yield from self._deque()
             for image in range(images[1]):
                 for lo in range(0, blocks(span[1]), self.t["k0"]):
                     at_x = (image, images[1], channels[1], column)
                     yield from self._step(c, span, at_x, lo, first)
                     first = False
-            yield self.l1.free()
+            yield from self._free()
         yield self.l0c.enque()
         yield from self._drain(rows, columns)
 
-    def _load(
-        self,
-        images: tuple[int, int],
-        span: tuple[int, int],
-        rows: tuple[int, int],
-        channels: tuple[int, int],
-    ) -> Iterator[Instr]:
-        """dY and the band of X of a chunk → L1. Pairs are (first, count)."""
-        k, p, dtype = self.k, self.p, self.p.dtype.np
+    def _load(self, images: Pair, span: Pair, rows: Pair, channels: Pair) -> Iterator[Instr]:
+        """dY and the band of X of a chunk → L1."""
         alloc = yield from self.l1.alloc()
-        first, count = span
-        padded = blocks(count) * 16
-        dy = Region.dense(GM, self.operands[0], 0, (p.batch, p.n1, p.m, 16), dtype)
-        at = slice(images[0], sum(images))
-        src = dy[at, rows[0] : sum(rows), first : first + count]
-        whole = alloc.region((images[1], rows[1], padded, 16), dtype)
-        yield k.load(whole[:, :, :count], src, whole if count < padded else None)
-        top, bottom = p.band(first, count)
-        x = Region.dense(GM, self.operands[1], 0, (p.batch, p.c1, p.height, p.width, 16), dtype)
-        band = x[at, channels[0] : sum(channels), top:bottom]
-        yield k.load(self.l1.back_partner.region(band.shape, dtype), band)
+        yield self._load_dy(alloc, images, span, rows)
+        yield self._load_x(self.l1.back_partner, images, span, channels)
         yield self.l1.enque()
 
+    def _deque(self) -> Iterator[Instr]:
+        """MTE1 waits for the oldest chunk."""
+        yield self.l1.deque()
+        self.chunk = self.l1.front, self.l1.front_partner
+
+    def _free(self) -> Iterator[Instr]:
+        """MTE1 has read the chunk."""
+        yield self.l1.free()
+
+    def _load_dy(self, alloc: Alloc, images: Pair, span: Pair, rows: Pair) -> Instr:
+        """dY of a chunk → (images, Co1 blocks, positions in whole fractals, 16) in L1."""
+        p, (first, count) = self.p, span
+        dy = Region.dense(GM, self.operands[0], 0, (p.batch, p.n1, p.m, 16), p.dtype.np)
+        src = dy[images[0] : sum(images), rows[0] : sum(rows), first : first + count]
+        padded = blocks(count) * 16
+        whole = alloc.region((images[1], rows[1], padded, 16), p.dtype.np)
+        return self.k.load(whole[:, :, :count], src, whole if count < padded else None)
+
+    def _load_x(self, alloc: Alloc, images: Pair, span: Pair, channels: Pair) -> Instr:
+        """The band of X under a chunk → (images, C1 blocks, rows, W, 16) in L1."""
+        p = self.p
+        top, bottom = p.band(*span)
+        operand = self.operands[1]
+        x = p.image(operand, self.k.args.operands[operand].shape)
+        band = x[images[0] : sum(images), channels[0] : sum(channels), top:bottom]
+        return self.k.load(alloc.region(band.shape, p.dtype.np), band)
+
     def _step(
-        self, c: Region, span: tuple[int, int], at_x: tuple[int, int, int, int], lo: int,
-        first: bool,
+        self, c: Region, span: Pair, at_x: tuple[int, int, int, int], lo: int, first: bool
     ) -> Iterator[Instr]:  # fmt: skip
         """One k step: fractals of positions from `lo` within the chunk.
 
@@ -384,15 +446,15 @@ class FilterBody:
         l0b = self.l0.back_partner
 
         def load_dy() -> Instr:
-            dy = self.l1.front.region((images, m_b, blocks(count) * 16, 16), dtype)
+            dy = self.chunk[0].region((images, m_b, blocks(count) * 16, 16), dtype)
             part = dy[image, :, lo * 16 : (lo + width) * 16].split(1, 16).permute(0, 1, 3, 2)
             return k.load_l0(l0a.region((m_b, width, 16, 16), dtype), part)
 
         def load_x() -> Instr:
-            x = self.l1.front_partner.region((images, c1, bottom - top, p.width, 16), dtype)[image]
+            x = self.chunk[1].region((images, c1, bottom - top, p.width, 16), dtype)[image]
             dst = l0b.region((width, n_b, 16, 16), dtype).permute(0, 1, 3, 2)
             valid = min(width * 16, count - lo * 16)
-            return k.load3d(dst, x, p.window, start + lo * 16, valid, column, top, LOAD3D_L0B)
+            return k.load3d(dst, x, p.window, start + lo * 16, valid, column, top)
 
         def product() -> Instr:
             a = l0a.region((m_b, width, 16, 16), dtype)

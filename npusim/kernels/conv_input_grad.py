@@ -6,7 +6,8 @@ product, zeros and all. W is the forward FRACTAL_Z: an n tile's blocks lie in L1
 load2d transposes and picks them in rotated order on the way to L0B.
 
 Fused behind it, in fp16 in UB: tensors to add, then ReLU's bit mask (N, C1, H, W, 2), selected by
-vsel, which takes a mask of one repeat per instruction.
+vsel, which takes a mask of one repeat per instruction. Where only the batch is split, as CANN does
+without a tuned tiling, L0B tiles and strips are small and L0C is free once its last strip is in UB.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv import Conv2D, ConvBody, ConvOutput, conv_plan
-from npusim.kernels.conv_tiling import ConvProblem, conv_estimate, conv_tilings
+from npusim.kernels.conv_tiling import TrainingProblem, conv_estimate, conv_tilings
 from npusim.kernels.cube_tiling import exact_splits, share, tile_sizes
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Alloc, Queue
@@ -36,6 +37,13 @@ from npusim.program.region import GM, Region
 #: Cycles per 128 elements of the unrolled pair "set mask, vsel". The measured gradients with
 #: ReLU take 0.096 cycles per element, the move out of L0C (0.016) included.
 SELECT = 10
+#: Fractals of an untuned kernel's L0B tile, N × K blocks. Read off recorded times per K step:
+#: 1, 2, 4 N blocks of InceptionV3's gradients go with 4, 2, 1 K blocks (12→5 73², 10→10 17²,
+#: 24→24 8²: 178, 107 and 46 cycles of MTE1 a step).
+UNTUNED_L0B = 4
+#: Column blocks of an untuned kernel's strip in UB: of 2 N blocks the work behind the cube is
+#: mostly hidden, of 4 and more half of it is not (the same rows).
+UNTUNED_STRIP = 2
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class GradSpec(ep.EpilogueSpec):
 
 
 @dataclass(frozen=True)
-class GradProblem(ConvProblem):
+class GradProblem(TrainingProblem):
     """The convolution over the dilated gradient; sizes are dY's own, undilated."""
 
     def band(self, first: int, rows: int) -> tuple[int, int]:
@@ -89,16 +97,27 @@ class GradProblem(ConvProblem):
         even = not (isinstance(self.spec, GradSpec) and self.spec.adds)
         return exact_splits(self.batch, self.m, self.n1, cores, even)
 
-    @property
-    def l0c_tiles(self) -> int:
-        """One: the measured kernels alternate the cube and what follows it."""
-        return 1
+    def untuned_step(self, n0: int, most: int) -> int:
+        """As many K blocks as make an L0B tile of `UNTUNED_L0B` fractals with n0 N blocks."""
+        return min(most, max(1, UNTUNED_L0B // n0))
+
+    def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
+        """The moves out of L0C, and the work on all strips but a tile's last."""
+        rows, vec = min(t["m0"], self.m1) * 256, chip.core.vector
+        assert vec.l0c_rate is not None
+        last = (t["n0"] - 1) % UNTUNED_STRIP + 1
+        work = self.spec.vector_cycles(chip, rows * (t["n0"] - last))
+        return work + last * rows * 4 / vec.l0c_rate + t["n0"] * (vec.head + vec.tail)
 
     def n_tiles(self, n: int, room: int, exact: bool) -> list[int]:
-        """N tile sizes: where blocks are not split exactly, the largest power of two in n."""
+        """N tile sizes: where blocks are not split exactly, the largest power of two in n.
+
+        A window's N that is no power of two itself goes by `UNTUNED_L0B` blocks at most.
+        """
         if exact:
             return tile_sizes(n, room)
-        return [n if n <= 3 else min(n & -n, 16, 1 << (room.bit_length() - 1))]
+        most = 16 if self.taps == 1 or n & (n - 1) == 0 else UNTUNED_L0B
+        return [n if n <= 3 else min(n & -n, most, 1 << (room.bit_length() - 1))]
 
 
 @lru_cache(maxsize=256)
@@ -194,6 +213,12 @@ class _GradOutput(ep.CubeOutput):
         if spec.mask is not None:
             self._bits: Queue = k.queue("UB", strip // 8, 2, Pipe.MTE2, Pipe.V)
 
+    def release_early(self) -> None:
+        """Untuned tilings take a few column blocks at a time."""
+        super().release_early()
+        if self._grad.passes > 1:
+            self._nu = min(self._nu, UNTUNED_STRIP)
+
     def _strip(self, l0c: Region, n1: int, width: int, tile: ep.TileSpan) -> Iterator[Instr]:
         k, spec = self._k, self._grad
         nu, m16 = l0c.shape[0], tile.m16
@@ -202,6 +227,7 @@ class _GradOutput(ep.CubeOutput):
         out = yield from self._out.alloc()
         dx = self._shape(out, spec.out, nu, m16)
         yield k.memo(("copy_l0c", nu, m16), lambda: k.l0c_to_ub(dx, l0c))
+        yield from self._in_ub()
         for i, queue in self._residuals.items():
             yield queue.deque()
             other = self._shape(queue.front, spec.out, nu, m16)

@@ -16,11 +16,15 @@ from npusim.ops import get_operator
 from npusim.ops.window import Window as OpWindow
 from npusim.program.effects import Window
 from npusim.program.kernel import KernelArgs, Tiling
+from npusim.program.region import GM, Region
 
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16)."""
+    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16).
+
+    `row_step`: only every so many rows of the image are read: `height` and the window count those.
+    """
 
     batch: int
     c1: int
@@ -31,6 +35,24 @@ class ConvProblem:
     window: Window
     dtype: DType
     spec: ep.EpilogueSpec
+    row_step: int = 1
+
+    def image(self, operand: int, shape: tuple[int, ...]) -> Region:
+        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, 16).
+
+        A 1×1 window of stride 1 sees H·W rows of one pixel: `height` and `width` say how.
+        """
+        es, c1 = self.dtype.size, blocks(shape[1])
+        row = self.width * 16 * es
+        plane = shape[2] * shape[3] * 16 * es
+        sizes = (shape[0], c1, self.height, self.width, 16)
+        strides = (c1 * plane, plane, self.row_step * row, 16 * es, es)
+        return Region(GM, operand, 0, sizes, strides, self.dtype.np)
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of all rows that are read of all images."""
+        return self.batch * self.c1 * self.height * self.width * 16 * self.dtype.size
 
     @property
     def n(self) -> int:
@@ -66,6 +88,23 @@ class ConvProblem:
         return tile_sizes(n, room)
 
     @property
+    def ahead(self) -> bool:
+        """A chunk's load is issued before the products of the one before it."""
+        return False
+
+    def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
+        """The split is what CANN falls back to without a tuned tiling (training kernels)."""
+        return False
+
+    def untuned_step(self, n0: int, most: int) -> int:
+        """K step of an untuned tiling, where L0 allows `most`."""
+        return most
+
+    def held_cycles(self, chip: ChipSpec, t: Tiling) -> float:
+        """Vector cycles of a tile before L0C is free, in an untuned tiling: all of them."""
+        return self.spec.vector_cycles(chip, min(t["m0"], self.m1) * t["n0"] * 256)
+
+    @property
     def l0c_tiles(self) -> int:
         """Tiles in L0C at most: 2 lets the cube work while one leaves."""
         return 2
@@ -90,6 +129,25 @@ class ConvProblem:
         return (bottom - top) * self.width * self.c1 * 16 * self.dtype.size
 
 
+@dataclass(frozen=True)
+class TrainingProblem(ConvProblem):
+    """A convolution of a training step, tiled as CANN's kernels were measured to be."""
+
+    @property
+    def ahead(self) -> bool:
+        """As TVM's double buffering has it."""
+        return True
+
+    def untuned(self, split: tuple[int, int, int], cores: int) -> bool:
+        """Whether only the batch is split, and not into `cores` parts."""
+        return split[1] * split[2] == 1 and split[0] != cores
+
+    @property
+    def l0c_tiles(self) -> int:
+        """One: the measured kernels alternate the cube and what follows it."""
+        return 1
+
+
 @lru_cache(maxsize=256)
 def conv_problem(args: KernelArgs) -> ConvProblem:
     """The launch as an implicit GEMM. 1×1 stride-1 windows see the image as one column."""
@@ -102,8 +160,17 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     (sh, sw), (dh, dw), (top, left) = win.strides, win.dilations, win.begin
     if kh == kw == 1 and sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
         h, wd, ho, wo = h * wd, 1, ho * wo, 1
+    h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo)
-    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, ep.make_spec(args))
+    spec = ep.make_spec(args)
+    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, spec, step)
+
+
+def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int, int]:
+    """(image rows, stride, row step) of a window: one row high, it leaves rows out of L1."""
+    if kh == 1 and stride > 1 and not top and (ho - 1) * stride < h:
+        return ho, 1, stride
+    return h, stride, 1
 
 
 def n_tiles_once(t: Tiling) -> bool:
@@ -148,6 +215,8 @@ def _tiles(
         band = rows * p.width * 16 * es  # one C1 block
         for n0 in p.n_tiles(nc, half_b, exact):
             k0 = min(half_a // m0, half_b // n0, p.k1)
+            if p.untuned(split, chip.cores.count):
+                k0 = p.untuned_step(n0, k0)
             if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
                 continue
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
@@ -173,6 +242,7 @@ def _tiles(
                         "slots": slots,
                         "panels": panels,
                         "l0c": p.l0c_tiles,
+                        "untuned": int(p.untuned(split, chip.cores.count)),
                     }
 
 
@@ -234,7 +304,9 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
         panel = band if t["resident"] == 1 else weights / n_tiles
         switches = m_tiles if t["resident"] == 1 else n_tiles / s.batches
         mte2 += switches * (panel / rate + ep.load_latency(chip))
-    chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
+    chunk = mte2 / (tiles * chunks)
+    if not p.ahead:
+        chunk += mte1 / (tiles * chunks) + ep.load_latency(chip)
     tile_floor = ep.tile_floor(chip, (t["m0"], t["n0"]), t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
     body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
@@ -243,6 +315,8 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     launch = chip.cycles(chip.scheduler.per_block) * block_dim
     slots = ep.l0c_slots(chip, (t["m0"], t["n0"]), t["l0c"])
     exposed = s.batches * drain if slots == 1 else drain / tiles
+    if slots == 1 and t["untuned"]:
+        exposed = s.batches * tiles * p.held_cycles(chip, t)
     total = max(body, unique / chip.hbm_rate) + exposed + fill + launch
     # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
     return total if _whole_rows(p, t) else total * 1.05

@@ -175,6 +175,7 @@ class CubeOutput:
         slots = l0c_slots(k.chip, tile, most)
         self.queue = k.queue("L0C", m_blocks * n_blocks * 1024, slots, Pipe.M, self._drain_pipe)
         self._nu = n_blocks if self._fixp else strip_blocks(spec, k.chip, m_blocks, n_blocks)
+        self.early = False  #: L0C is free once a tile is in UB, not when its work is done
         self._bias_at = (-1, -1)
         self._residuals: dict[int, Queue] = {}
         if not self._fixp:
@@ -229,8 +230,19 @@ class CubeOutput:
             for start in range(0, n_blocks, self._nu):
                 nu = min(self._nu, n_blocks - start)
                 width = min(nu * 16, n_valid - (n1 + start) * 16)
+                self._last = start + nu == n_blocks
                 yield from self._strip(l0c[start : start + nu], n1 + start, width, tile)
-        yield self.queue.free()
+        if not self.early:
+            yield self.queue.free()
+
+    def release_early(self) -> None:
+        """Free L0C once a tile is in UB. A subclass that does says so by `_in_ub`."""
+        self.early = True
+
+    def _in_ub(self) -> Iterator[Instr]:
+        """What an early output yields when a strip is in UB: L0C is free with the last one."""
+        if self.early and self._last:
+            yield self.queue.free()
 
     def _bias_row(self, n1: int, nu: int) -> Region:
         """The loaded bias of column blocks n1 … n1+nu."""

@@ -261,6 +261,22 @@ class Kernel:
             effect,
         )
 
+    def ub_to_l1(self, dst: Region, src: Region, zero: Region | None = None) -> Instr:
+        """MTE3: UB → L1, where the core has that way; `zero` as for `load_pairs`.
+
+        Raises:
+            KernelError: the chip has no such path.
+        """
+        mte3 = self.chip.core.mte3
+        if mte3.l1_rate is None:
+            raise KernelError(
+                f"UB → L1 on {self.chip.name}", "chips with core.mte3.l1_rate", "go through GM"
+            )
+        cycles = mte3.head + ceil(dst.nbytes / mte3.l1_rate)
+        effect = effects.Copy(((dst, src),), zero) if self.functional else None
+        tail = self.chip.core.mte1.tail
+        return Instr(isa.Kind.LOCAL, Pipe.MTE3, "copy_l1", self._issue, cycles, tail, effect)
+
     def fixpipe(
         self,
         pairs: list[tuple[Region, Region]],
@@ -324,17 +340,11 @@ class Kernel:
         rows: int,
         k_first: int,
         top: int,
-        per_fractal: float | None = None,
         padding: float = 0.0,
     ) -> Instr:
-        """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0 or UB; see `effects.Load3d`.
-
-        `per_fractal`: cycles that replace `core.mte1.load3d_cycles`.
-        """
+        """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0 or UB; see `effects.Load3d`."""
         fractals = dst.shape[0] * dst.shape[1]
-        cycles = cost.load3d_cycles(
-            self.chip, fractals, window.stride_w, dst.dtype.itemsize, per_fractal
-        )
+        cycles = cost.load3d_cycles(self.chip, fractals, window.stride_w, dst.dtype.itemsize)
         effect = None
         if self.functional:
             effect = effects.Load3d(dst, src, window, first, rows, k_first, top, padding)

@@ -154,9 +154,46 @@ def test_filter_gradient_of_layers(chip: str, layer: tuple[Any, ...], atomic: bo
         assert (plan.block_dim > 1) == atomic
 
 
+def test_channels_of_powers_of_two_may_be_split_where_blocks_divide_the_batch() -> None:
+    """32 blocks of 512→512 3×3 split channels; of 384→384 each adds a whole dW."""
+    splits = {}
+    for c in (512, 384):
+        specs = [OperandSpec((32, c, s, s), DType.FLOAT16, NC) for s in (7, 14)]
+        attrs = (("kernel_shape", (3, 3)), ("pads", (1,) * 4), ("strides", (2, 2)))
+        dw = OperandSpec((c, c, 3, 3), DType.FLOAT32, FZ)
+        op = "Conv2DBackpropFilter"
+        plan = choose_plan(op, KernelArgs(op, tuple(specs), (dw,), attrs), CHIPS["ascend910a"])
+        splits[c] = plan.tiling["bb"]
+        assert plan.block_dim == 32
+    assert splits == {512: 1, 384: 32}
+
+
+def test_a_window_one_row_high_reads_its_rows_only() -> None:
+    specs = [OperandSpec(s, DType.FLOAT16, NC) for s in ((2, 32, 28, 28), (2, 16, 14, 14))]
+    w = OperandSpec((16, 32, 1, 1), DType.FLOAT16, FZ)
+    args = KernelArgs("Conv", (specs[0], w), (specs[1],), (("group", 1), ("strides", (2, 2))))
+    plan = choose_plan("Conv2D", args, CHIPS["ascend910a"])
+    assert plan.traffic[0].unique * 2 == specs[0].nbytes
+
+
 @settings(max_examples=30, deadline=None)
 @given(TARGETS, layers())
 def test_bn_and_filter_gradient(chip: str, layer: tuple[Any, ...]) -> None:
+    bn_and_filter_gradient(chip, layer)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        ((1, 130, 9, 9), 40, (3, 3), {"pads": (1,) * 4}),  # dY is read back for later n tiles
+        ((2, 40, 16, 16), 600, (1, 1), {"strides": (2, 2)}),  # several m tiles
+    ],
+)
+def test_bn_and_filter_gradient_of_layers(layer: tuple[Any, ...]) -> None:
+    bn_and_filter_gradient("ascend910a", layer)
+
+
+def bn_and_filter_gradient(chip: str, layer: tuple[Any, ...]) -> None:
     shape, co, kernel, attrs = layer
     co = min(co, 32) if chip == "toy" else co  # the toy's UB holds coefficients of 32 channels
     dy = forward_shape(shape, co, kernel, attrs)

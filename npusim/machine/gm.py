@@ -45,7 +45,7 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
     """The state that a launch finds in L2, and what it leaves there.
 
     Inputs are touched first, then outputs; dirty bytes that leave for them are charged to the
-    launch's writes.
+    launch's writes. Workspace, which is in no range, stays in L2.
 
     Args:
         n_inputs: operands below this index are read, the others written.
@@ -54,16 +54,18 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
     traffic = plan.traffic
     misses: dict[int, int] = {}
     written_back = 0
-    for i in sorted(traffic):
+    own = [i for i in sorted(traffic) if i in ranges]
+    for i in own:
         address, nbytes = ranges[i]
         size = min(traffic[i].unique, nbytes)
         lo, hi = address, address + size
         if i < n_inputs:
             misses[i] = size - l2.resident(lo, hi)
         written_back += l2.touch(lo, hi, write=i >= n_inputs)
-    writes = sum(t.total for i, t in traffic.items() if i >= n_inputs)
+    writes = sum(traffic[i].total for i in own if i >= n_inputs)
     shares = []
-    for i, t in sorted(traffic.items()):
+    for i in own:
+        t = traffic[i]
         if i < n_inputs:
             shares.append((i, misses[i] / t.total if t.total else 0.0))
         else:

@@ -256,6 +256,8 @@ class _Memory:
         shared = dict(launch.in_place)
         ranges: dict[int, tuple[int, int]] = {}
         for i in sorted(plan.traffic):
+            if i >= len(operands):
+                continue  # workspace
             spec = operands[i]
             tensors = op.inputs if i < inputs else op.outputs
             known = self._known.setdefault(_kind(spec, tensors), [])

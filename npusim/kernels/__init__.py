@@ -1,6 +1,7 @@
 """Kernels: importing this package registers them all."""
 
 from npusim.kernels import (
+    attention,
     batchnorm,
     bit_mask,
     column_sums,
@@ -31,6 +32,7 @@ from npusim.kernels import (
 )
 
 __all__ = [
+    "attention",
     "batchnorm",
     "bit_mask",
     "column_sums",

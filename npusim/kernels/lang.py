@@ -266,10 +266,11 @@ class Kernel:
         pieces: int,
         biases: Sequence[Region] = (),
         relu: bool = False,
+        atomic: bool = False,
     ) -> Instr:
         """FIXP: L0C → GM with cast, bias (regions in L1, one per pair), ReLU and NZ2ND on the way.
 
-        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND).
+        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND); `atomic` adds.
 
         Raises:
             KernelError: the chip has no FIXP.
@@ -283,7 +284,9 @@ class Kernel:
             )
         nbytes = sum(d.nbytes for d, _ in pairs)
         cap = cost.dma_cap(nbytes, pieces, fixp.rate, fixp.burst, ALIGN)
-        effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu) if self.functional else None
+        effect = None
+        if self.functional:
+            effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu, atomic)
         return isa.gm_transfer(
             Pipe.FIXP,
             "fixpipe",

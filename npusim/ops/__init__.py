@@ -3,6 +3,7 @@
 from npusim.ops import (  # noqa: F401  (importing registers)
     activation,
     arithmetic,
+    attention,
     cast,
     conv,
     elementary,

@@ -2,6 +2,7 @@
 
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.explore.replay import (  # noqa: F401  (registers the builders)
+    rows_attention,
     rows_conv,
     rows_elementwise,
     rows_indexed,

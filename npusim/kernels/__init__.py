@@ -2,6 +2,7 @@
 
 from npusim.kernels import (
     attention,
+    attention_grad,
     batchnorm,
     bit_mask,
     column_sums,
@@ -33,6 +34,7 @@ from npusim.kernels import (
 
 __all__ = [
     "attention",
+    "attention_grad",
     "batchnorm",
     "bit_mask",
     "column_sums",

@@ -1,7 +1,8 @@
-"""The cube core's products of attention kernels, in tiles of 128 × 128 (dav-2201).
+"""The cube core's products of attention kernels, in tiles of 128 × 128.
 
 Operands come from GM into L1 in NZ form, pieces of 128 rows at a time; L0A, L0B and L0C each hold
-two tiles, so loads, products and the way out overlap. Results leave in fp32 through FIXP.
+two tiles, so loads, products and the way out overlap. Where cube and vector cores are apart
+(dav-2201) results leave in fp32 through FIXP.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from npusim.kernels.attention_shape import CUBE, F32, load_nz, up
 from npusim.kernels.lang import Kernel
-from npusim.kernels.queues import Alloc
+from npusim.kernels.queues import Alloc, Queue
 from npusim.program.isa import Instr, Pipe
 from npusim.program.region import Region
 
@@ -23,14 +24,21 @@ def pieces(total: int) -> list[tuple[int, int]]:
 
 
 class Cube:
-    """L0 buffers of a cube core, and the instructions of one tile's product."""
+    """L0A and L0B of a cube, and the instructions of one tile's product.
 
-    def __init__(self, k: Kernel, dtype: np.dtype) -> None:
-        self.k, self.dtype = k, dtype
-        tile = CUBE * CUBE
-        size = tile * dtype.itemsize
-        self.l0 = k.queue("L0A", size, 2, Pipe.MTE1, Pipe.M, ("L0B", size))
-        self.l0c = k.queue("L0C", tile * 4, 2, Pipe.M, Pipe.FIXP)
+    Tiles have up to `rows` × 128 elements on A's side, 128 × 128 on B's.
+    """
+
+    def __init__(self, k: Kernel, dtype: np.dtype, rows: int = CUBE) -> None:
+        self.k, self.dtype, self.rows = k, dtype, rows
+        es = dtype.itemsize
+        self.l0 = k.queue(
+            "L0A", rows * CUBE * es, 2, Pipe.MTE1, Pipe.M, ("L0B", CUBE * CUBE * es)
+        )
+
+    def results(self, slots: int, pipe: Pipe) -> Queue:
+        """Tiles of L0C that `pipe` takes away."""
+        return self.k.queue("L0C", self.rows * CUBE * 4, slots, Pipe.M, pipe)
 
     def panel(self, l1: Alloc, rows: int, cols: int) -> Region:
         """(C1, R16, 16): what `load_nz` left in L1."""
@@ -67,18 +75,24 @@ class Cube:
         yield k.memo(("mmad", first, *key), lambda: k.mmad(rc.split(1, 16), ra, rb, not first))
         yield self.l0.free()
 
-    def drain(self, dst: Region, rows: int, atomic: bool = False) -> Iterator[Instr]:
-        """The oldest finished tile to dst (rows, columns in whole blocks) in GM."""
+    def drain(
+        self, results: Queue, dst: Region, rows: int, atomic: bool = False
+    ) -> Iterator[Instr]:
+        """The oldest finished tile to GM, by FIXP.
+
+        dst: (rows, columns in whole blocks), or (rows, blocks, 16) where those lie apart (NZ).
+        """
         k = self.k
-        yield self.l0c.deque()
-        cols = dst.shape[1]
-        tile = self.l0c.front.region((cols // 16, up(rows, 16), 16), F32)[:, :rows]
-        pair = (dst.split(1, 16), tile.permute(1, 0, 2))
+        yield results.deque()
+        by_row = len(dst.shape) == 2
+        gm = dst.split(1, 16) if by_row else dst
+        count = gm.shape[1]
+        tile = results.front.region((count, up(rows, 16), 16), F32)[:, :rows].permute(1, 0, 2)
         yield k.memo(
             ("drain", atomic, *dst.shape, dst.operand),
-            lambda: k.fixpipe([pair], rows, atomic=atomic),
+            lambda: k.fixpipe([(gm, tile)], rows if by_row else count, atomic=atomic),
         )
-        yield self.l0c.free()
+        yield results.free()
 
 
 class ScoresAndValues:
@@ -91,6 +105,7 @@ class ScoresAndValues:
     def __init__(self, k: Kernel, dtype: np.dtype, d: int, rows: int) -> None:
         self.k, self.d, self.cube = k, d, Cube(k, dtype)
         es = dtype.itemsize
+        self.l0c = self.cube.results(2, Pipe.FIXP)
         self.q = k.queue("L1", up(rows, 16) * d * es, 2, Pipe.MTE2, Pipe.MTE1)
         self.kv = k.queue("L1", CUBE * d * es, 4, Pipe.MTE2, Pipe.MTE1)
         self.p = k.queue("L1", up(rows, 16) * CUBE * es, 2, Pipe.MTE2, Pipe.MTE1)
@@ -117,13 +132,13 @@ class ScoresAndValues:
             yield self.kv.deque()
             b = cube.panel(self.kv.front, n, self.d)
             for m0, m in pieces(rows):
-                c = yield from cube.l0c.alloc()
+                c = yield from self.l0c.alloc()
                 a = q[:, m0 : m0 + up(m, 16)]
                 yield from cube.product(c, a, False, b, False, True)
                 if m0 + m == rows:
                     yield self.kv.free()
-                yield cube.l0c.enque()
-                yield from cube.drain(out[m0 : m0 + m, n0 : n0 + up(n, 16)], m)
+                yield self.l0c.enque()
+                yield from cube.drain(self.l0c, out[m0 : m0 + m, n0 : n0 + up(n, 16)], m)
 
     def values(self, probabilities: Region, values: Region, out: Region) -> Iterator[Instr]:
         """out (rows, D) ← P (rows, columns in whole blocks) · values."""
@@ -131,7 +146,7 @@ class ScoresAndValues:
         rows, d = probabilities.shape[0], self.d
         tiles: list[Alloc] = []
         for _ in pieces(rows):
-            tile = yield from cube.l0c.alloc()
+            tile = yield from self.l0c.alloc()
             tiles.append(tile)
         for k0, depth in pieces(values.shape[0]):
             slot = yield from self.p.alloc()
@@ -151,5 +166,5 @@ class ScoresAndValues:
             yield self.p.free()
             yield self.kv.free()
         for m0, m in pieces(rows):
-            yield cube.l0c.enque()
-            yield from cube.drain(out[m0 : m0 + m], m)
+            yield self.l0c.enque()
+            yield from cube.drain(self.l0c, out[m0 : m0 + m], m)

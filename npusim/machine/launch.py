@@ -81,7 +81,7 @@ def time_launch(
     """
     state = gm if gm is not None else cold(plan)
     kernel = get_kernel(name)
-    coupled = coupled or kernel.core_type == "MIX"
+    coupled = coupled or (kernel.core_type == "MIX" and chip.cores.split)
     phases, events = [], 0
     for phase in range(plan.phases):
         blocks = [
@@ -231,7 +231,7 @@ def launch_result(
     cycles = waves * sum(max((s.cycles for s in phase), default=0) for phase in phases)
     _check_peak(name, "HBM", hbm, chip.hbm_rate, cycles)
     _check_peak(name, "L2", l2, chip.l2_rate, cycles)
-    mixed = plan.phases > 1 or get_kernel(name).core_type == "MIX"
+    mixed = plan.phases > 1 or (get_kernel(name).core_type == "MIX" and chip.cores.split)
     return LaunchResult(cycles, tuple(stats), hbm, l2, events, mixed)
 
 

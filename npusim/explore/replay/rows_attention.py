@@ -73,3 +73,25 @@ def flash_attention(op: RecordedOp) -> Launch:
         inputs = (*inputs, operand(mask))
     args = KernelArgs("FlashAttentionScore", inputs, (stats, stats, y), tuple(sorted(attrs.items())))
     return Launch("FlashAttentionScore", args)
+
+
+@replays("FlashAttentionScoreGrad")
+def flash_attention_grad(op: RecordedOp) -> Launch:
+    """query, key, value, dy, [atten_mask], softmax_max, softmax_sum, …, attention_in → dq, dk, dv.
+
+    Which optional inputs were given is told by their types and shapes.
+    """
+    q, k, v, dy = (operand(t) for t in op.inputs[:4])
+    rest = [t for t in op.inputs[4:] if t.shape]
+    stats = [t for t in rest if len(t.shape) == 4 and t.shape[-1] == STATS]
+    masks = [t for t in rest if t.dtype in ("bool", "uint8")]
+    if len(stats) != 2 or len(masks) > 1 or rest[-1].shape != q.shape:
+        raise ValueError("inputs other than a mask, two statistics and attention_in")
+    mask = masks[0] if masks else None
+    attrs = _attributes(q, stats[0], mask)
+    kept = OperandSpec(stats[0].shape, DType.FLOAT32)
+    inputs = (q, k, v, dy, None if mask is None else operand(mask), kept, kept, operand(rest[-1]))
+    args = KernelArgs(
+        "FlashAttentionScoreGrad", inputs, (q, k, v), tuple(sorted(attrs.items()))
+    )
+    return Launch("FlashAttentionScoreGrad", args)

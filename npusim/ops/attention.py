@@ -239,3 +239,38 @@ def _work(a: Shape, products: int, passes: int) -> Work:
     full = min(a.s1, max(0, a.s2 - 1 - a.reach))  # rows that do not see every key
     visible = a.batch * a.heads * (a.s1 * a.s2 - full * (2 * (a.s2 - 1 - a.reach) - full + 1) // 2)
     return Work(macs=products * a.d * visible, vector_ops=passes * visible)
+
+
+MASKED = -10000.0  #: score that ScaledMaskedSoftmax gives to what its mask hides
+
+
+@operator("ScaledMaskedSoftmax")
+class ScaledMaskedSoftmax(Operator):
+    """x (N, C, H, W), mask that broadcasts to it → softmax over W of scale·x, masked.
+
+    In fp16 the scaled scores, and their distances from the maximum, are rounded to fp16.
+    """
+
+    attrs = schema(scale=1.0)
+
+    @staticmethod
+    def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        t, mask = x.type(0), x.type(1)
+        fits = len(mask.shape) == len(t.shape) and all(
+            m in (1, n) for m, n in zip(mask.shape[:-2], t.shape[:-2], strict=True)
+        )
+        check(fits and mask.shape[-2:] == t.shape[-2:], f"mask {mask.shape} on {t.shape}",
+              "equal planes, broadcast over the axes before")  # fmt: skip
+        return [t]
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        narrow = out[0] if out[0].dtype is DType.FLOAT16 else TensorType((), DType.FLOAT32)
+        scores = _round(x[0] * np.float32(attrs["scale"]), narrow)
+        scores = np.where(x[1] != 0, np.float32(MASKED), scores)
+        e = np.exp(_round(scores - scores.max(-1, keepdims=True), narrow))
+        return [e / e.sum(-1, keepdims=True)]
+
+    @staticmethod
+    def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        return Work(vector_ops=8 * out[0].size)

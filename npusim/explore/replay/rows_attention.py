@@ -95,3 +95,10 @@ def flash_attention_grad(op: RecordedOp) -> Launch:
         "FlashAttentionScoreGrad", inputs, (q, k, v), tuple(sorted(attrs.items()))
     )
     return Launch("FlashAttentionScoreGrad", args)
+
+
+@replays("ScaledMaskedSoftmax")
+def masked_softmax(op: RecordedOp) -> Launch:
+    """x, mask → y."""
+    x, mask, y = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
+    return Launch("ScaledMaskedSoftmax", KernelArgs("ScaledMaskedSoftmax", (x, mask), (y,)))

@@ -5,7 +5,7 @@ Where cube and vector cores are apart (910B) this is CANN's MIX kernel for long 
 256 query rows of a head, against tasks of 1024 keys, in three stages:
 
     cube    scores of task t                      → workspace, fp32
-    vector  probabilities of task t - 1           → workspace, stored type (each its half of the rows)
+    vector  probabilities of task t - 1           → workspace, stored type; half of the rows each
     cube    products with V of task t - 1         → workspace, fp32
     vector  sums of task t - 2, brought to the newest maximum
 

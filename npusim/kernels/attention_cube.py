@@ -32,9 +32,7 @@ class Cube:
     def __init__(self, k: Kernel, dtype: np.dtype, rows: int = CUBE) -> None:
         self.k, self.dtype, self.rows = k, dtype, rows
         es = dtype.itemsize
-        self.l0 = k.queue(
-            "L0A", rows * CUBE * es, 2, Pipe.MTE1, Pipe.M, ("L0B", CUBE * CUBE * es)
-        )
+        self.l0 = k.queue("L0A", rows * CUBE * es, 2, Pipe.MTE1, Pipe.M, ("L0B", CUBE * CUBE * es))
 
     def results(self, slots: int, pipe: Pipe) -> Queue:
         """Tiles of L0C that `pipe` takes away."""

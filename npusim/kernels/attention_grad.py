@@ -108,9 +108,7 @@ class FlashAttentionScoreGrad(TileKernel):
                 own = i < len(args.operands)
                 traffic[i] = Traffic(min(args.operands[i].nbytes, total) if own else 0, total)
         sizes = Workspace(p, len(args.operands), 0, tiling["s1"], tiling["s2"]).sizes()
-        workspace = tuple(
-            n if kind >= SUMS else count * n for kind, n in enumerate(sizes)
-        )
+        workspace = tuple(n if kind >= SUMS else count * n for kind, n in enumerate(sizes))
         return Plan(tiling, count, traffic, group_blocks(keys), workspace, phases=3)
 
     @classmethod

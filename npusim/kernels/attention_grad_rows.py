@@ -48,10 +48,8 @@ def ends(p: Problem, shares: Sequence[Sequence[Share]]) -> tuple[object, ...]:
     sizes = ((a.heads, a.s1), (a.kv_heads, a.s2))
     return tuple(
         tuple(
-            i - s.start
+            tuple(i for i in range(s.count) if _unit(heads, length, s.start + i)[3] < ROWS)
             for s, (heads, length) in zip(share, sizes, strict=True)
-            for i in range(s.start, s.start + s.count)
-            if _unit(heads, length, i)[3] < ROWS
         )
         for share in shares
     )
@@ -137,7 +135,8 @@ class Rows:
         wide = [w.region(shape, F32) for w in self.wide]
         for i in range(2):
             yield k.memo(
-                ("wide", i, rows), lambda d=wide[i], s=stored[i]: k.vec("conv", d, s)  # type: ignore[misc]
+                ("wide", i, rows),
+                lambda d=wide[i], s=stored[i]: k.vec("conv", d, s),  # type: ignore[misc]
             )
         yield self.dy.free()
         yield k.memo(("product", rows), lambda: k.vec("mul", wide[0], wide[0], wide[1]))

@@ -6,7 +6,7 @@ rows: a copy aside and a copy back with strides, both ways (SubGrapA and SubGrap
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from math import prod
 
 import numpy as np
@@ -103,7 +103,7 @@ class _Tiles:
 
     def tile(self, b: Block, index: int, tile: Tile) -> Iterator[Instr]:
         """P, then dS, of one tile."""
-        k, (row, rows, column, columns) = self.k, tile
+        k, (row, rows, _, columns) = self.k, tile
         stored = up(columns, 16)
         mask = tile_mask(self.p, b, tile)
         yield from self._load_stats(b, row, rows)
@@ -137,9 +137,7 @@ class _Tiles:
     def _load_stats(self, b: Block, row: int, rows: int) -> Iterator[Instr]:
         k = self.k
         slot = yield from self.stats.alloc()
-        sources = [
-            stat_rows(i, self.p, b.batch, b.head, b.row + row, rows) for i in (TOP, TOTAL)
-        ]
+        sources = [stat_rows(i, self.p, b.batch, b.head, b.row + row, rows) for i in (TOP, TOTAL)]
         sources.append(self.workspace.sums(b.batch, b.head, b.row + row, rows))
         for i, src in enumerate(sources):
             dst = slot.region((rows, STATS), F32, i * ROWS * STATS * 4)
@@ -160,7 +158,7 @@ class _Tiles:
             yield self.mask.enque()
         yield self.scores.deque()
 
-    def _as_rows(self, rows: int, stored: int) -> Iterator[Instr]:
+    def _as_rows(self, rows: int, stored: int) -> Generator[Instr, None, Region]:
         """The loaded tile from NZ to rows: aside, and back with strides."""
         k, size = self.k, rows * stored
         loaded, aside = self.scores.front.region((size,), F32), self.aside.region((size,), F32)
@@ -186,7 +184,11 @@ class _Tiles:
         if columns < key[1]:
             edge = x[:, columns:]
             yield k.memo(("edge", columns, *key), lambda: k.vec("dup", edge, scalar=HIDDEN))
-        top, total, probs = self._stat(0, key[0]), self._stat(1, key[0]), self.probs.region(key, F32)
+        top, total, probs = (
+            self._stat(0, key[0]),
+            self._stat(1, key[0]),
+            self.probs.region(key, F32),
+        )
         yield k.memo(("shift", *key), lambda: k.vec("sub", x, x, top))
         yield k.memo(("exp", *key), lambda: k.vec("exp", x, x))
         yield k.memo(("divide", *key), lambda: k.vec("div", probs, x, total))

@@ -12,7 +12,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Alloc
-from npusim.ops.attention import Shape
+from npusim.ops.attention import COMPRESSED, Shape
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import GM, Region
@@ -74,7 +74,7 @@ class Problem:
         shift = row + a.reach - column
         if not a.mask or shift >= columns:
             return None
-        side = 2048
+        side = COMPRESSED
         start = shift * side if shift >= 0 else -shift
         return Region(GM, self.mask, start, (rows, columns), (side, 1), one)
 
@@ -91,9 +91,10 @@ def problem(args: KernelArgs, mask: int) -> Problem:
         "next_tokens": args.get("next_tokens", 2**31 - 1),
     }
     shape = Shape.of(q.shape, k.shape, None if given is None else given.shape, attrs)
-    lead = (1, 1, *(given.shape[:-2] if given is not None else ()))[-2:]
+    batches, heads = (1, 1, *(given.shape[:-2] if given is not None else ()))[-2:]
     index = -1 if given is None else mask
-    return Problem(shape, index, *lead, float(args.get("scale_value", 1.0)), q.dtype.np)
+    scale = float(args.get("scale_value", 1.0))
+    return Problem(shape, index, batches, heads, scale, q.dtype.np)
 
 
 def refuse_attention(args: KernelArgs, chip: ChipSpec, mask: int) -> str:

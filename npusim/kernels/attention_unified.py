@@ -107,9 +107,7 @@ def plan(args: KernelArgs, p: Problem, t: Tiling) -> Plan:
     keys = []
     for block in range(blocks):
         mine = _share(p, t, block)
-        keys.append(
-            tuple((i.band.rows, i.column, i.columns, i.mask(p) is not None) for i in mine)
-        )
+        keys.append(tuple((i.band.rows, i.column, i.columns, i.mask(p) is not None) for i in mine))
         for i in mine:
             moved[1] += i.columns * a.d * es
             moved[2] += i.columns * a.d * es
@@ -121,9 +119,7 @@ def plan(args: KernelArgs, p: Problem, t: Tiling) -> Plan:
                 moved[out] += i.band.rows * STATS * 4
                 moved[out + 1] += i.band.rows * STATS * 4
                 moved[out + 2] += i.band.rows * a.d * es
-    traffic = {
-        i: Traffic(min(n, args.operands[i].nbytes), n) for i, n in moved.items() if n
-    }
+    traffic = {i: Traffic(min(n, args.operands[i].nbytes), n) for i, n in moved.items() if n}
     return Plan(t, blocks, traffic, group_blocks(keys))
 
 
@@ -249,9 +245,7 @@ class _Core:
         vals = self.cube.panel(self.vals.front, i.columns, d)
         for k0, depth in pieces(stored):
             part = probs[k0 // 16 : (k0 + depth) // 16]
-            yield from self.cube.product(
-                c, part, False, vals[:, k0 : k0 + depth], True, k0 == 0
-            )
+            yield from self.cube.product(c, part, False, vals[:, k0 : k0 + depth], True, k0 == 0)
         yield self.panel.free()
         yield self.vals.free()
         yield self.product_tile.enque()

@@ -234,4 +234,3 @@ def stat_rows(index: int, p: Problem, batch: int, head: int, row: int, rows: int
     """(rows, 8) of a statistic in GM."""
     start = ((batch * p.shape.heads + head) * p.shape.s1 + row) * STATS * 4
     return Region.dense("GM", index, start, (rows, STATS), F32)
-

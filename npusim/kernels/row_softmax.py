@@ -85,7 +85,8 @@ class RowSoftmax:
             piece = x[:, i * LINE : (i + 1) * LINE]
             first = x[:, :LINE] if i == 1 else out
             yield k.memo(
-                ("fold", op, i > 1, *key), lambda a=first, b=piece: k.vec(op, out, a, b)  # type: ignore[misc]
+                ("fold", op, i > 1, *key),
+                lambda a=first, b=piece: k.vec(op, out, a, b),  # type: ignore[misc]
             )
             src = out
         return src
@@ -94,7 +95,7 @@ class RowSoftmax:
         self, op: str, x: Region, key: tuple[object, ...]
     ) -> Generator[Instr, None, Region]:
         """Row by row: groups of the first 8 blocks, then the other blocks onto those."""
-        k, (rows, width) = self.k, x.shape
+        k, rows = self.k, x.shape[0]
         out = self._fold.region((rows, LINE), F32)
         fn = np.maximum if op == "max" else np.add
         head = LINE * BLOCK
@@ -109,7 +110,8 @@ class RowSoftmax:
         for row in range(rows):
             dst, more = out[row], rest[row]
             yield k.memo(
-                ("rest", op, *key), lambda d=dst, m=more: k.vec_by(op, onto, m, d, d, m)  # type: ignore[misc]
+                ("rest", op, *key),
+                lambda d=dst, m=more: k.vec_by(op, onto, m, d, d, m),  # type: ignore[misc]
             )
         return out
 

@@ -168,9 +168,7 @@ def gm_transfer(
     return ins
 
 
-def set_flag(
-    src: int, dst: int, event: int, issue: int, cycles: int, member: int = -1
-) -> Instr:
+def set_flag(src: int, dst: int, event: int, issue: int, cycles: int, member: int = -1) -> Instr:
     """Signal `dst` from `src` once everything before it in `src` is complete.
 
     `dst` is a pipe of the same core, or of core `member` of the block (CrossCoreSetFlag).

@@ -71,7 +71,9 @@ def flash_attention(op: RecordedOp) -> Launch:
     inputs: tuple[OperandSpec | None, ...] = (y, k, v)
     if mask is not None:
         inputs = (*inputs, operand(mask))
-    args = KernelArgs("FlashAttentionScore", inputs, (stats, stats, y), tuple(sorted(attrs.items())))
+    args = KernelArgs(
+        "FlashAttentionScore", inputs, (stats, stats, y), tuple(sorted(attrs.items()))
+    )
     return Launch("FlashAttentionScore", args)
 
 
@@ -91,9 +93,7 @@ def flash_attention_grad(op: RecordedOp) -> Launch:
     attrs = _attributes(q, stats[0], mask)
     kept = OperandSpec(stats[0].shape, DType.FLOAT32)
     inputs = (q, k, v, dy, None if mask is None else operand(mask), kept, kept, operand(rest[-1]))
-    args = KernelArgs(
-        "FlashAttentionScoreGrad", inputs, (q, k, v), tuple(sorted(attrs.items()))
-    )
+    args = KernelArgs("FlashAttentionScoreGrad", inputs, (q, k, v), tuple(sorted(attrs.items())))
     return Launch("FlashAttentionScoreGrad", args)
 
 

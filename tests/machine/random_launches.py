@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import random_attention_launches
 import random_training_launches
 
 import npusim.kernels
@@ -20,7 +21,10 @@ ND, NZ, NC, FZ = Layout.ND, Layout.FRACTAL_NZ, Layout.NC1HWC0, Layout.FRACTAL_Z
 Maker = Callable[[Random, int], KernelArgs]
 
 #: kernel → fn(random numbers, size: about the elements of a side)
-MAKERS: dict[str, Maker] = dict(random_training_launches.MAKERS)
+MAKERS: dict[str, Maker] = {
+    **random_training_launches.MAKERS,
+    **random_attention_launches.MAKERS,
+}
 
 
 def _maker(name: str) -> Callable[[Maker], Maker]:

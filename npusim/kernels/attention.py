@@ -41,7 +41,7 @@ from npusim.kernels.attention_vector import Accumulate, Softmax, stat_rows
 from npusim.kernels.cross_core import await_signal, signal
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.row_softmax import tile_rows
-from npusim.ops.attention import STATS
+from npusim.ops.training_attention import STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import (
     KernelArgs,

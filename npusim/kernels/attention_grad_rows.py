@@ -21,7 +21,7 @@ from npusim.kernels.attention_shape import F32, Problem, up
 from npusim.kernels.grid import Share
 from npusim.kernels.lang import Kernel
 from npusim.kernels.rows import RowReducer
-from npusim.ops.attention import STATS
+from npusim.ops.training_attention import STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from npusim.kernels.attention_shape import F32, Problem, up
-from npusim.ops.attention import STATS
+from npusim.ops.training_attention import STATS
 from npusim.program.region import GM, Region
 
 QUERY, KEY, VALUE, DY, MASK, TOP, TOTAL, ATTENTION = range(8)  #: inputs

@@ -35,7 +35,7 @@ from npusim.kernels.attention_vector import F16, U8, hide, stat_rows
 from npusim.kernels.cross_core import ub_to_l1
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Alloc, Queue
-from npusim.ops.attention import HIDDEN, STATS, Shape
+from npusim.ops.training_attention import HIDDEN, STATS, Shape
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import Tiling
 from npusim.program.region import Region

@@ -28,7 +28,7 @@ from npusim.kernels.attention_shape import F32, Problem, up
 from npusim.kernels.attention_vector import F16, U8, hide, stat_rows
 from npusim.kernels.cross_core import await_signal, signal
 from npusim.kernels.lang import Kernel
-from npusim.ops.attention import HIDDEN, STATS
+from npusim.ops.training_attention import HIDDEN, STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.region import Region
 

@@ -12,7 +12,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Alloc
-from npusim.ops.attention import COMPRESSED, Shape
+from npusim.ops.training_attention import COMPRESSED, Shape
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import GM, Region

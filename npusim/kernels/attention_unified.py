@@ -35,7 +35,7 @@ from npusim.kernels.attention_vector import F16, U8, hide, stat_rows
 from npusim.kernels.cross_core import ub_to_l1
 from npusim.kernels.lang import Kernel
 from npusim.kernels.row_softmax import MOST_ROWS, RowSoftmax
-from npusim.ops.attention import HIDDEN, STATS, Shape
+from npusim.ops.training_attention import HIDDEN, STATS, Shape
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks
 from npusim.program.region import Region

@@ -15,7 +15,7 @@ from npusim.kernels.attention_shape import F32, LINE, Problem, up
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Queue
 from npusim.kernels.row_softmax import TILE, RowSoftmax, tile_rows
-from npusim.ops.attention import HIDDEN, STATS
+from npusim.ops.training_attention import HIDDEN, STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.region import Region
 

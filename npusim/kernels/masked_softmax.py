@@ -20,7 +20,7 @@ from npusim.kernels.attention_vector import F16, U8
 from npusim.kernels.elementwise import unsupported_type
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.rows import F32
-from npusim.ops.attention import MASKED
+from npusim.ops.training_attention import MASKED
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region

@@ -3,7 +3,6 @@
 from npusim.ops import (  # noqa: F401  (importing registers)
     activation,
     arithmetic,
-    attention,
     cast,
     conv,
     elementary,
@@ -17,6 +16,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     reduction,
     resize,
     shaping,
+    training_attention,
     training_batchnorm,
     training_conv,
     training_elementwise,

@@ -16,7 +16,7 @@ from npusim.kernels import attention_vector
 from npusim.kernels.attention_shape import band_starts
 from npusim.kernels.cross_core import await_signal
 from npusim.machine.launch import time_launch
-from npusim.ops.attention import Shape
+from npusim.ops.training_attention import Shape
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 
 CASES = [

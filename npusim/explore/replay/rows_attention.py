@@ -11,7 +11,7 @@ from __future__ import annotations
 from npusim.explore.replay.launches import Launch, operand, replays
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType
-from npusim.ops.attention import COMPRESSED, STATS
+from npusim.ops.training_attention import COMPRESSED, STATS
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 

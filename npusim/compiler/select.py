@@ -24,6 +24,9 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
     "LRN": ("LRN",),
+    "FlashAttentionScore": ("FlashAttentionScore",),
+    "FlashAttentionScoreGrad": ("FlashAttentionScoreGrad",),
+    "ScaledMaskedSoftmax": ("ScaledMaskedSoftmax",),
     "Softmax": ("Softmax",),
     "LogSoftmax": ("Softmax",),
     **dict.fromkeys(

@@ -37,7 +37,7 @@ from npusim.kernels.attention_shape import (
     refuse_attention,
     up,
 )
-from npusim.kernels.attention_vector import Accumulate, Softmax, stat_rows
+from npusim.kernels.attention_vector import CALL, Accumulate, Softmax, stat_rows
 from npusim.kernels.cross_core import await_signal, signal
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.row_softmax import tile_rows
@@ -217,7 +217,7 @@ class FlashAttentionScore(TileKernel):
         k = Kernel(chip, args, block, functional)
         out = [Member(k, _cube(k, p, mine, workspace, vectors))]
         for number in range(vectors):
-            k = Kernel(chip, args, block, functional)
+            k = Kernel(chip, args, block, functional, CALL)
             out.append(Member(k, _vector(k, p, mine, workspace, number), 2 // vectors))
         return out
 

@@ -39,6 +39,7 @@ from npusim.kernels.attention_grad_shape import (
 )
 from npusim.kernels.attention_grad_vector import tile_masks, vector_bytes, vector_program
 from npusim.kernels.attention_shape import LINE, Problem, problem, refuse_attention, up
+from npusim.kernels.attention_vector import CALL
 from npusim.kernels.grid import Share, deal
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.program.isa import Instr
@@ -144,7 +145,7 @@ class FlashAttentionScoreGrad(TileKernel):
         vectors = 1 if alike else 2
         out = [Member(k, cube_program(k, p, mine, workspace, vectors))]
         for number in range(vectors):
-            k = Kernel(chip, args, block, functional)
+            k = Kernel(chip, args, block, functional, CALL)
             out.append(Member(k, vector_program(k, p, mine, workspace, number), 2 // vectors))
         return out
 

@@ -19,6 +19,9 @@ from npusim.ops.training_attention import HIDDEN, STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.region import Region
 
+#: Scalar cycles that an Ascend C call takes to issue its instruction: 21 scalar instructions, as
+#: CANN's TIK cycle model has for one. The scalar unit of CANN's kernel is busy 91-96 % (msprof).
+CALL = 43
 U8 = np.dtype(np.uint8)
 F16 = np.dtype(np.float16)
 

@@ -54,11 +54,14 @@ class Kernel:
     Attributes:
         chip: the chip; args: the launch's operands and attributes; block: block index.
         functional: True at tile level (instructions carry effects).
+        issue: scalar cycles per instruction, where a library's code around each takes longer.
         queues: the queues made so far.
         loops: the loops the body is in, outermost first; mark: True when one just advanced.
     """
 
-    def __init__(self, chip: ChipSpec, args: KernelArgs, block: int, functional: bool) -> None:
+    def __init__(
+        self, chip: ChipSpec, args: KernelArgs, block: int, functional: bool, issue: int = 0
+    ) -> None:
         self.chip = chip
         self.args = args
         self.block = block
@@ -77,7 +80,7 @@ class Kernel:
         self._used = dict.fromkeys(self._capacity, 0)
         self._flags = 0
         self._memo: dict[tuple[object, ...], Instr] = {}
-        self._issue = core.scalar.issue
+        self._issue = issue or core.scalar.issue
         self._dirty: list[tuple[int, int]] = []  # UB byte ranges written since the last barrier
 
     # -- structure -------------------------------------------------------------------------

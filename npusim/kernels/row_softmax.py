@@ -162,7 +162,15 @@ class RowSoftmax:
             yield k.memo(("factor", *key), lambda: k.vec("exp", factors, factors))
         yield k.memo(("top", *key), lambda: k.vec("copy", top, now))
         lane = self.lane(self.top, row, rows)
-        yield k.memo(("shift", *key), lambda: k.vec("sub", x, x, lane))
+        for i in range(0, x.shape[1], LINE):
+            part = x[:, i : i + LINE]
+
+            def shift(a: Region = part, later: bool = i > 0) -> Instr:
+                ins = k.vec("sub", a, a, lane)
+                ins.serial = ins.serial and not later  # blocks of one row do not overlap
+                return ins
+
+            yield k.memo(("shift", i > 0, *key), shift)
         yield k.memo(("exp", *key), lambda: k.vec("exp", x, x))
         yield from self._reduce("add", x, key)
         if first:

@@ -87,7 +87,7 @@ def _launch(chip: str, s: int, causal: bool) -> float:
 def test_keys_that_no_row_sees_cost_nothing() -> None:
     whole, half = (_launch("ascend910b2", 4096, causal) for causal in (False, True))
     seen = (4096 + 256) / 2 / 4096
-    assert seen < half / whole < 1.15 * seen  # masks on the diagonal, unequal loads
+    assert seen < half / whole < 1.25 * seen  # masks on the diagonal, unequal loads
 
 
 def test_scores_take_the_bandwidth_of_l2() -> None:

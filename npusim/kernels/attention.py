@@ -183,7 +183,7 @@ class FlashAttentionScore(TileKernel):
         keys = []
         for block in range(blocks):
             mine = jobs(p, tiling, block)
-            keys.append(tuple((j.band.rows, j.column, j.columns, _shifts(p, j)) for j in mine))
+            keys.append(tuple((j.band.rows, j.column, j.columns, _masked(p, j)) for j in mine))
             for j in mine:
                 for i, n in _traffic(args, p, j).items():
                     moved[i] += n
@@ -211,7 +211,7 @@ class FlashAttentionScore(TileKernel):
             return [Member(*cls.launch(args, chip, plan.tiling, block, functional))]
         p = problem(args, MASK)
         mine = jobs(p, plan.tiling, block)
-        alike = not functional and all(j.band.rows % 2 == 0 for j in mine)
+        alike = not functional and all(_alike(p, j) for j in mine)
         workspace = _workspace(args, plan.tiling, block)
         vectors = 1 if alike else 2
         k = Kernel(chip, args, block, functional)
@@ -241,9 +241,15 @@ def _masks(p: Problem, j: Job, number: int) -> list[Region | None]:
 
 
 @lru_cache(maxsize=4096)
-def _shifts(p: Problem, j: Job) -> tuple[bool, ...]:
-    """Which tiles of a task need a mask."""
-    return tuple(m is not None for number in (0, 1) for m in _masks(p, j, number))
+def _masked(p: Problem, j: Job) -> tuple[tuple[bool, ...], ...]:
+    """Which tiles of a task need a mask, per vector core."""
+    return tuple(tuple(m is not None for m in _masks(p, j, number)) for number in (0, 1))
+
+
+def _alike(p: Problem, j: Job) -> bool:
+    """True when both vector cores do the same in a task."""
+    first, second = _masked(p, j)
+    return j.band.rows % 2 == 0 and first == second
 
 
 def _traffic(args: KernelArgs, p: Problem, j: Job) -> dict[int, int]:

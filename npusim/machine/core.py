@@ -1,7 +1,8 @@
 """The reference model of an AI Core: SimPy processes, one per pipe, one for the scalar unit.
 
-`CoreModel` runs one block (standing for `weight` identical ones) in an environment; cores meet in
-`SharedMemory`. At tile level each instruction reads its sources when it starts and writes its
+`CoreModel` runs one block (standing for `weight` identical ones) in an environment, or one core of
+a block that has several (a cube core and its vector cores), which set flags in each other; cores
+meet in `SharedMemory`. At tile level each instruction reads its sources when it starts and writes its
 results when it completes, so a missing flag gives wrong numbers here as on the chip.
 """
 

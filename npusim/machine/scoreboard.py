@@ -95,9 +95,9 @@ class Scoreboard:
         self.cores.append(Core(len(self.cores), context, program, weight))
 
     def add_block(self, members: Sequence[Member], weight: int) -> None:
-        """Add a class of `weight` blocks of several cores, which may set each other's flags.
+        """Add a class of `weight` blocks of one core or several, which may set each other's flags.
 
-        Such a block is not folded: its bodies have no `k.loop`.
+        Blocks of several cores are not folded: their cores are at different tasks.
         """
         first = len(self.cores)
         for m in members:
@@ -157,7 +157,7 @@ class Scoreboard:
                     return
                 if context.mark:
                     context.mark = False
-                    if self._fold:
+                    if self._fold and len(core.block) == 1:
                         self._enter(core)
                 core.issue_at += ins.issue
                 stats.scalar_busy += ins.issue

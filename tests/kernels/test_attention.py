@@ -28,6 +28,7 @@ CASES = [
     ((1, 4, 2, 330, 330, 64), "BNSD", "full"),
     ((1, 1, 1, 90, 613, 64), "BSH", "corner"),
     ((1, 1, 1, 1, 40, 64), "BSH", ""),
+    ((1, 2, 1, 296, 16, 128), "BSND", "causal"),  # masks in one half of a band only
 ]
 
 

@@ -2,8 +2,8 @@
 
 `CoreModel` runs one block (standing for `weight` identical ones) in an environment, or one core of
 a block that has several (a cube core and its vector cores), which set flags in each other; cores
-meet in `SharedMemory`. At tile level each instruction reads its sources when it starts and writes its
-results when it completes, so a missing flag gives wrong numbers here as on the chip.
+meet in `SharedMemory`. At tile level each instruction reads its sources when it starts and writes
+its results when it completes, so a missing flag gives wrong numbers here as on the chip.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from npusim.ir import DType
 from npusim.ops.training_attention import COMPRESSED, STATS
 from npusim.program.kernel import KernelArgs, OperandSpec
 
+_BYTES = ("bool", "uint8")
+
 
 def _attributes(
     q: OperandSpec, stats: RecordedTensor, mask: RecordedTensor | None
@@ -39,41 +41,53 @@ def _attributes(
         "head_num": heads, "input_layout": fits[0], "scale_value": d**-0.5,
     }  # fmt: skip
     if mask is not None:
-        compressed = mask.shape == (COMPRESSED, COMPRESSED)
-        attrs |= {"sparse_mode": 2} if compressed else {"next_tokens": 0}
+        attrs |= {"sparse_mode": 2} if _compressed(mask) else {"next_tokens": 0}
     return attrs
 
 
-def _given(op: RecordedOp, index: int) -> RecordedTensor | None:
-    """An optional input, None where it was not given."""
-    found = op.inputs[index] if len(op.inputs) > index else None
-    return found if found is not None and found.shape else None
+def _compressed(mask: RecordedTensor) -> bool:
+    """True for the triangle that stands for any causal mask."""
+    return mask.shape[-2:] == (COMPRESSED, COMPRESSED) and mask.size == COMPRESSED**2
 
 
-def _refuse(op: RecordedOp, names: dict[int, str]) -> None:
-    """Raise ValueError when an input is given that the kernels do not take."""
-    for index, name in names.items():
-        if _given(op, index) is not None:
-            raise ValueError(f"with a {name}")
+def _mask_operand(mask: RecordedTensor) -> OperandSpec:
+    spec = operand(mask)
+    return OperandSpec(spec.shape[-2:], spec.dtype) if _compressed(mask) else spec
+
+
+def _mask(given: list[RecordedTensor]) -> RecordedTensor | None:
+    """The mask among the optional inputs that were given: bytes of two axes or more.
+
+    Raises:
+        ValueError: there are several.
+    """
+    masks = [t for t in given if t.dtype in _BYTES and len(t.shape) > 1]
+    if len(masks) > 1:
+        raise ValueError(f"{len(masks)} masks")
+    return masks[0] if masks else None
 
 
 @replays("FlashAttentionScore")
 def flash_attention(op: RecordedOp) -> Launch:
-    """query, key, value, …, atten_mask, … → softmax_max, softmax_sum, softmax_out, attention_out.
+    """query, key, value, …, [atten_mask], … → softmax_max, softmax_sum, …, attention_out.
 
-    The queries are taken in the shape of attention_out, heads from softmax_sum.
+    The queries are taken in the shape of attention_out, heads from softmax_sum. Which optional
+    inputs were given is told by their types and shapes.
     """
-    _refuse(op, {3: "positional bias", 4: "dropout mask"})
-    k, v, y = operand(op.inputs[1]), operand(op.inputs[2]), operand(op.outputs[3])
-    mask = _given(op, 6)
+    k, v, y = operand(op.inputs[1]), operand(op.inputs[2]), operand(op.outputs[-1])
+    given = [t for t in op.inputs[3:] if t.shape]
+    if any(t.dtype == op.inputs[0].dtype for t in given):
+        raise ValueError("with a positional bias")
+    if any(t.dtype in _BYTES and len(t.shape) == 1 for t in given):
+        raise ValueError("with a dropout mask")
+    mask = _mask(given)
     attrs = _attributes(y, op.outputs[1], mask)
     stats = OperandSpec(op.outputs[1].shape, DType.FLOAT32)
     inputs: tuple[OperandSpec | None, ...] = (y, k, v)
     if mask is not None:
-        inputs = (*inputs, operand(mask))
-    args = KernelArgs(
-        "FlashAttentionScore", inputs, (stats, stats, y), tuple(sorted(attrs.items()))
-    )
+        inputs = (*inputs, _mask_operand(mask))
+    ordered = tuple(sorted(attrs.items()))
+    args = KernelArgs("FlashAttentionScore", inputs, (stats, stats, y), ordered)
     return Launch("FlashAttentionScore", args)
 
 
@@ -86,13 +100,23 @@ def flash_attention_grad(op: RecordedOp) -> Launch:
     q, k, v, dy = (operand(t) for t in op.inputs[:4])
     rest = [t for t in op.inputs[4:] if t.shape]
     stats = [t for t in rest if len(t.shape) == 4 and t.shape[-1] == STATS]
-    masks = [t for t in rest if t.dtype in ("bool", "uint8")]
-    if len(stats) != 2 or len(masks) > 1 or rest[-1].shape != q.shape:
+    kept_y = [t for t in rest if t.shape == q.shape and t.dtype == op.inputs[0].dtype]
+    others = [t for t in rest if t not in (*stats, *kept_y) and t.dtype in (*_BYTES, q.dtype.value)]
+    mask = _mask(rest)
+    if len(stats) != 2 or len(kept_y) != 1 or any(t is not mask for t in others):
         raise ValueError("inputs other than a mask, two statistics and attention_in")
-    mask = masks[0] if masks else None
     attrs = _attributes(q, stats[0], mask)
     kept = OperandSpec(stats[0].shape, DType.FLOAT32)
-    inputs = (q, k, v, dy, None if mask is None else operand(mask), kept, kept, operand(rest[-1]))
+    inputs = (
+        q,
+        k,
+        v,
+        dy,
+        None if mask is None else _mask_operand(mask),
+        kept,
+        kept,
+        operand(kept_y[0]),
+    )
     args = KernelArgs("FlashAttentionScoreGrad", inputs, (q, k, v), tuple(sorted(attrs.items())))
     return Launch("FlashAttentionScoreGrad", args)
 

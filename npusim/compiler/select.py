@@ -27,6 +27,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "FlashAttentionScore": ("FlashAttentionScore",),
     "FlashAttentionScoreGrad": ("FlashAttentionScoreGrad",),
     "ScaledMaskedSoftmax": ("ScaledMaskedSoftmax",),
+    "ScaledMaskedSoftmaxGrad": ("ScaledMaskedSoftmaxGrad",),
     "Softmax": ("Softmax",),
     "LogSoftmax": ("Softmax",),
     **dict.fromkeys(

@@ -54,12 +54,44 @@ class Job:
         return int(np.ravel_multi_index(own, self.mask_lead)) if own else 0
 
 
-def _job(args: KernelArgs) -> Job:
-    x, mask = args.inputs[0], args.inputs[1]
+def job_of(args: KernelArgs, mask_at: int = 1) -> Job:
+    """The rows of a launch whose mask is input `mask_at`."""
+    x, mask = args.inputs[0], args.inputs[mask_at]
     assert x is not None and mask is not None
     height, width = x.shape[-2:]
     lines = next(n for most, n in LINES if width <= most)
     return Job(x.shape[:-2], mask.shape[:-2], height, width, lines)
+
+
+def refuse_rows(args: KernelArgs, chip: ChipSpec, mask_at: int) -> str:
+    """'' for ND rows of whole 32 elements, whole tiles of rows in a plane; else why not."""
+    x = args.inputs[0]
+    mask = args.inputs[mask_at] if len(args.inputs) > mask_at else None
+    if x is None or mask is None:
+        return "rows without a mask"
+    if x.layout is not Layout.ND or len(x.shape) < 2 or not x.nbytes:
+        return "takes ND tensors of rows"
+    if x.shape[-1] % ALIGN or x.shape[-1] > LINES[-1][0]:
+        return f"rows of {x.shape[-1]}: multiples of {ALIGN} up to {LINES[-1][0]}"
+    lines = job_of(args, mask_at).lines
+    if x.shape[-2] % lines:
+        return f"planes of {x.shape[-2]} rows: multiples of {lines}"
+    if x.dtype is not DType.FLOAT16 and chip.core.vector.costs["group_reduce"].b32 is None:
+        return f"{x.dtype.value}: no vcgmax in fp32"
+    return unsupported_type(x.dtype, chip)
+
+
+def row_tilings(job: Job, chip: ChipSpec) -> Iterator[Tiling]:
+    """As many tiles each, on as many cores as that takes."""
+    per = -(-job.tiles // chip.vector_cores())
+    if UB_BYTES * job.lines * job.width + 4096 <= chip.core.ub.size:
+        yield {"per": per, "blocks": -(-job.tiles // per)}
+
+
+def classes_of(job: Job, tiling: Tiling) -> tuple[tuple[int, int], ...]:
+    """Blocks by their tiles: the last may have fewer."""
+    per, n = tiling["per"], tiling["blocks"]
+    return group_blocks([min(per, job.tiles - b * per) for b in range(n)])
 
 
 @kernel("ScaledMaskedSoftmax")
@@ -70,28 +102,15 @@ class MaskedSoftmax(TileKernel):
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
-        """ND rows of whole 32 elements, whole tiles of rows in a plane."""
-        x, mask = args.inputs[0], args.inputs[1] if len(args.inputs) > 1 else None
-        if args.op_type != "ScaledMaskedSoftmax" or x is None or mask is None or args.epilogue:
-            return f"operator {args.op_type} without a mask, or with an epilogue"
-        if x.layout is not Layout.ND or len(x.shape) < 2 or not x.nbytes:
-            return "takes ND tensors of rows"
-        if x.shape[-1] % ALIGN or x.shape[-1] > LINES[-1][0]:
-            return f"rows of {x.shape[-1]}: multiples of {ALIGN} up to {LINES[-1][0]}"
-        if x.shape[-2] % _job(args).lines:
-            return f"planes of {x.shape[-2]} rows: multiples of {_job(args).lines}"
-        if x.dtype is not DType.FLOAT16 and chip.core.vector.costs["group_reduce"].b32 is None:
-            return f"{x.dtype.value}: no vcgmax in fp32"
-        return unsupported_type(x.dtype, chip)
+        """As `refuse_rows`."""
+        if args.op_type != "ScaledMaskedSoftmax" or args.epilogue:
+            return f"operator {args.op_type}, or an epilogue"
+        return refuse_rows(args, chip, 1)
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """As many tiles each, on as many cores as that takes."""
-        job = _job(args)
-        per = -(-job.tiles // chip.vector_cores())
-        size = job.lines * job.width
-        if UB_BYTES * size + 4096 <= chip.core.ub.size:
-            yield {"per": per, "blocks": -(-job.tiles // per)}
+        """One: see `row_tilings`."""
+        return row_tilings(job_of(args), chip)
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -101,7 +120,7 @@ class MaskedSoftmax(TileKernel):
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Every plane reads its mask."""
-        job, out = _job(args), len(args.inputs)
+        job, out = job_of(args), len(args.inputs)
         x, mask = args.operands[0], args.operands[1]
         elements = prod(x.shape)
         traffic = {
@@ -109,18 +128,62 @@ class MaskedSoftmax(TileKernel):
             1: Traffic(mask.nbytes, elements),
             out: Traffic(x.nbytes, x.nbytes),
         }
-        n = tiling["blocks"]
-        keys = [min(tiling["per"], job.tiles - b * tiling["per"]) for b in range(n)]
-        return Plan(tiling, n, traffic, group_blocks(keys))
+        return Plan(tiling, tiling["blocks"], traffic, classes_of(job, tiling))
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """See the module's text."""
-        job = _job(args)
+        job = job_of(args)
         core = _Lines(k, args, job)
         first = block * tiling["per"]
         for i in k.loop(min(tiling["per"], job.tiles - first)):
             yield from core.tile(first + i)
+
+
+def fold_lines(k: Kernel, op: str, x: Region, block: int, out: Region) -> Spread:
+    """Row by row: halves onto each other down to an odd number of blocks, then blocks.
+
+    What is left over of a whole number of blocks comes last. `out` (as x, or x itself) holds the
+    result in its first `block` columns, unless x has no more: then it is x.
+    """
+    lines, width = x.shape
+    if width <= block:
+        return x
+    whole = width - width % block
+
+    def step(name: str, dst: Region, a: Region, b: Region) -> Instr:
+        return k.memo(("fold", name, op, *dst.shape), lambda: k.vec(op, dst, a, b))
+
+    for line in range(lines):
+        src, dst, length = x[line], out[line], whole
+        while length // block % 2 == 0:
+            length //= 2
+            yield step("halves", dst[:length], src[:length], src[length : 2 * length])
+            src = dst
+        last = src[length - block : length]
+        for i in range(length - block, 0, -block):
+            here = dst[i - block : i]
+            yield step("blocks", here, src[i - block : i], last)
+            last = here
+        if length == block and src is not dst:
+            yield k.memo(("first",), lambda d=dst[:block], a=src[:block]: k.vec("copy", d, a))  # type: ignore[misc]
+        if whole < width:
+            rest = dst[: width - whole]
+            yield step("rest", rest, x[line, whole:], rest)
+    return out
+
+
+def by_scalar(k: Kernel, op: str, x: Region, scalars: Region) -> Iterator[Instr]:
+    """x ← op(x, its row's scalar), which is read once the row before is done."""
+    name = {"add": "adds", "mul": "muls"}[op]
+    fn = np.add if op == "add" else np.multiply
+    for line in range(x.shape[0]):
+        row, scalar = x[line], scalars[line : line + 1]
+        k.barrier()
+        yield k.memo(
+            ("by scalar", op),
+            lambda r=row, s=scalar: k.vec_by(name, fn, r, r, r, s),  # type: ignore[misc]
+        )
 
 
 class _Lines:
@@ -217,60 +280,16 @@ class _Lines:
             addend = kept
         yield k.memo(("plus",), lambda: k.vec("add", x, x, addend))
 
-    def _fold(self, op: str, x: Region, block: int) -> Spread:
-        """Row by row: halves onto each other down to an odd number of blocks, then blocks.
-
-        What is left over of a whole number of blocks comes last.
-        """
-        k, (lines, width) = self.k, x.shape
-        if width <= block:
-            return x
-        out, whole = self.work.region(x.shape, x.dtype), width - width % block
-
-        def step(name: str, dst: Region, a: Region, b: Region) -> Instr:
-            return k.memo(("fold", name, op, *dst.shape), lambda: k.vec(op, dst, a, b))
-
-        for line in range(lines):
-            src, dst, length = x[line], out[line], whole
-            while length // block % 2 == 0:
-                length //= 2
-                yield step("halves", dst[:length], src[:length], src[length : 2 * length])
-                src = dst
-            last = src[length - block : length]
-            for i in range(length - block, 0, -block):
-                here = dst[i - block : i]
-                yield step("blocks", here, src[i - block : i], last)
-                last = here
-            if length == block and src is not dst:
-                yield k.memo(("first",), lambda d=dst[:block], a=src[:block]: k.vec("copy", d, a))  # type: ignore[misc]
-            if whole < width:
-                rest = dst[: width - whole]
-                yield step("rest", rest, x[line, whole:], rest)
-        return out
-
-    def _by_scalar(self, op: str, x: Region, scalars: Region) -> Iterator[Instr]:
-        """x ← op(x, its row's scalar), which is read once the row before is done."""
-        k = self.k
-        name = {"add": "adds", "mul": "muls"}[op]
-        fn = np.add if op == "add" else np.multiply
-        for line in range(x.shape[0]):
-            row, scalar = x[line], scalars[line : line + 1]
-            k.barrier()
-            yield k.memo(
-                ("by scalar", op),
-                lambda r=row, s=scalar: k.vec_by(name, fn, r, r, r, s),  # type: ignore[misc]
-            )
-
     def _smooth(self, x: Region) -> Iterator[Instr]:
         """x ← x - maximum of its row."""
         k, lines = self.k, x.shape[0]
-        folded = yield from self._fold("max", x, self.block)
+        folded = yield from fold_lines(k, "max", x, self.block, self.work.region(x.shape, x.dtype))
         packed = self.packed.region((lines, self.block), x.dtype)
         top = self.scalars.region((lines,), x.dtype)
         yield k.memo(("pack",), lambda: k.vec("copy", packed, folded[:, : self.block]))
         yield k.memo(("top",), lambda: k.reduce("cgmax", top, packed))
         yield k.memo(("less",), lambda: k.vec("muls", top, top, scalar=-1.0))
-        yield from self._by_scalar("add", x, top)
+        yield from by_scalar(k, "add", x, top)
 
     def _normalise(self, x: Region) -> Iterator[Instr]:
         """x ← x / sum of its row."""
@@ -279,7 +298,7 @@ class _Lines:
         total = self.scalars.region((lines,), F32)
         yield k.memo(("one",), lambda: k.vec("dup", one, scalar=1.0))
         width = min(64, x.shape[1])
-        folded = yield from self._fold("add", x, width)
+        folded = yield from fold_lines(k, "add", x, width, self.work.region(x.shape, F32))
         yield k.memo(("total",), lambda: k.reduce("cadd", total, folded[:, :width]))
         yield k.memo(("inverse",), lambda: k.vec("div", total, one, total))
-        yield from self._by_scalar("mul", x, total)
+        yield from by_scalar(k, "mul", x, total)

@@ -274,3 +274,25 @@ class ScaledMaskedSoftmax(Operator):
     @staticmethod
     def work(x: Types, out: Types, attrs: Attrs) -> Work:
         return Work(vector_ops=8 * out[0].size)
+
+
+@operator("ScaledMaskedSoftmaxGrad")
+class ScaledMaskedSoftmaxGrad(Operator):
+    """dy, y (N, C, H, W), mask → scale·(dy - Σ dy·y)·y where the mask is 0, else 0."""
+
+    attrs = schema(scale=1.0)
+
+    @staticmethod
+    def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        check(x.type(0).shape == x.type(1).shape, f"dy {x.type(0).shape}", f"{x.type(1).shape}")
+        return [x.type(0)]
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        dy, y, mask = x
+        dx = (dy - (dy * y).sum(-1, keepdims=True)) * y
+        return [np.where(mask != 0, np.float32(0), dx * np.float32(attrs["scale"]))]
+
+    @staticmethod
+    def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        return Work(vector_ops=6 * out[0].size)

@@ -1,4 +1,4 @@
-"""ScaledMaskedSoftmax at tile level against the operator."""
+"""ScaledMaskedSoftmax and its gradient at tile level against the operators."""
 
 from __future__ import annotations
 
@@ -33,6 +33,27 @@ def test_rows(chip: str, dtype: str, shape: tuple[int, ...], mask: tuple[int, ..
     check_operator(
         CHIPS[chip], "ScaledMaskedSoftmax", "ScaledMaskedSoftmax", [x, hidden], {"scale": 0.5},
         rtol=RTOL[dtype], atol=1e-5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("chip", "dtype", "shape", "mask"),
+    [
+        ("ascend910b2", "float16", (2, 3, 32, 64), (1, 1, 32, 64)),
+        ("ascend910b2", "float16", (2, 1, 32, 1024), (2, 1, 32, 1024)),
+        ("ascend910a", "float16", (1, 3, 64, 96), (1, 3, 64, 96)),
+        ("ascend910b2", "bfloat16", (2, 1, 64, 2080), (1, 1, 64, 2080)),
+        ("ascend910b2", "bfloat16", (1, 1, 32, 32), (1, 1, 32, 32)),
+    ],
+)
+def test_grad(chip: str, dtype: str, shape: tuple[int, ...], mask: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(shape[-1])
+    dy, hidden = random_array(rng, shape, dtype), rng.random(mask) < 0.4
+    y = np.exp(random_array(rng, shape, "float32"))
+    y = (y / y.sum(-1, keepdims=True)).astype(dy.dtype)
+    check_operator(
+        CHIPS[chip], "ScaledMaskedSoftmaxGrad", "ScaledMaskedSoftmaxGrad", [dy, y, hidden],
+        {"scale": 0.5}, rtol=RTOL[dtype], atol=1e-4,
     )  # fmt: skip
 
 

@@ -63,8 +63,16 @@ def masked_softmax(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("ScaledMaskedSoftmax", (x, mask), (x,), (("scale", 0.5),))
 
 
+def masked_softmax_grad(rng: Random, size: int) -> KernelArgs:
+    """ScaledMaskedSoftmaxGrad of the same."""
+    args = masked_softmax(rng, size)
+    x, mask = OperandSpec(args.outputs[0].shape, F16), args.inputs[1]
+    return KernelArgs("ScaledMaskedSoftmaxGrad", (x, x, mask), (x,), (("scale", 0.5),))
+
+
 MAKERS = {
     "FlashAttentionScore": flash_attention,
     "FlashAttentionScoreGrad": flash_attention_grad,
     "ScaledMaskedSoftmax": masked_softmax,
+    "ScaledMaskedSoftmaxGrad": masked_softmax_grad,
 }

@@ -126,3 +126,11 @@ def masked_softmax(op: RecordedOp) -> Launch:
     """x, mask → y."""
     x, mask, y = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
     return Launch("ScaledMaskedSoftmax", KernelArgs("ScaledMaskedSoftmax", (x, mask), (y,)))
+
+
+@replays("ScaledMaskedSoftmaxGrad")
+def masked_softmax_grad(op: RecordedOp) -> Launch:
+    """dy, y, mask → dx."""
+    dy, y, mask, dx = (operand(t) for t in (*op.inputs[:3], op.outputs[0]))
+    args = KernelArgs("ScaledMaskedSoftmaxGrad", (dy, y, mask), (dx,))
+    return Launch("ScaledMaskedSoftmaxGrad", args)

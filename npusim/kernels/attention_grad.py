@@ -41,10 +41,10 @@ from npusim.kernels.attention_grad_vector import tile_masks, vector_bytes, vecto
 from npusim.kernels.attention_shape import LINE, Problem, problem, refuse_attention, up
 from npusim.kernels.attention_vector import CALL
 from npusim.kernels.grid import Share, deal
-from npusim.kernels.lang import Kernel, TileKernel
-from npusim.program.isa import Instr
+from npusim.kernels.lang import Kernel
 from npusim.program.kernel import (
     KernelArgs,
+    KernelDef,
     Member,
     Plan,
     Tiling,
@@ -57,7 +57,7 @@ BLOCK = 512  #: rows and columns of a block of scores (CANN: s1CvInner, s2CvInne
 
 
 @kernel("FlashAttentionScoreGrad")
-class FlashAttentionScoreGrad(TileKernel):
+class FlashAttentionScoreGrad(KernelDef):
     """Gradient of fused attention."""
 
     core_type = "MIX"
@@ -93,7 +93,6 @@ class FlashAttentionScoreGrad(TileKernel):
         """Bytes block by block and row by row."""
         p = problem(args, MASK)
         found = blocks_of(p, tiling["s1"], tiling["s2"])
-        # Without a cube core of their own, rows are dealt to the same cores as blocks.
         count = min(tiling["cores"], max(len(found), 1))
         moved = [0] * (len(args.operands) + len(COPIES))
         per_block = unified.moved if not chip.cores.split else _moved
@@ -149,11 +148,6 @@ class FlashAttentionScoreGrad(TileKernel):
             out.append(Member(k, vector_program(k, p, mine, workspace, number), 2 // vectors))
         return out
 
-    @staticmethod
-    def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
-        """Not used: see `members`."""
-        yield from ()
-
 
 def _counts(share: list[Share]) -> tuple[int, ...]:
     return tuple(s.count for s in share)
@@ -170,7 +164,7 @@ def _row_shares(
 
 @lru_cache(maxsize=4096)
 def _alike(p: Problem, b: Block) -> bool:
-    """True when both vector cores do the same on a block, masks included (nearly: either)."""
+    """True when both vector cores do the same on a block, masks included."""
     first, second = halves(b.columns)
     if first[1] != second[1]:
         return False

@@ -13,7 +13,7 @@ from npusim.ops.registry import Work
 from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.kernel import KernelArgs, Plan, choose_plan
 
-CUBE_KERNELS = ("MatMul", "Conv2D")
+CUBE_KERNELS = ("MatMul", "Conv2D", "FlashAttentionScore", "FlashAttentionScoreGrad")
 
 
 @dataclass

@@ -24,6 +24,10 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
     "LRN": ("LRN",),
+    "FlashAttentionScore": ("FlashAttentionScore",),
+    "FlashAttentionScoreGrad": ("FlashAttentionScoreGrad",),
+    "ScaledMaskedSoftmax": ("ScaledMaskedSoftmax",),
+    "ScaledMaskedSoftmaxGrad": ("ScaledMaskedSoftmaxGrad",),
     "Softmax": ("Softmax",),
     "LogSoftmax": ("Softmax",),
     **dict.fromkeys(

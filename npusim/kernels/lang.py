@@ -54,11 +54,14 @@ class Kernel:
     Attributes:
         chip: the chip; args: the launch's operands and attributes; block: block index.
         functional: True at tile level (instructions carry effects).
+        issue: scalar cycles per instruction, where a library's code around each takes longer.
         queues: the queues made so far.
         loops: the loops the body is in, outermost first; mark: True when one just advanced.
     """
 
-    def __init__(self, chip: ChipSpec, args: KernelArgs, block: int, functional: bool) -> None:
+    def __init__(
+        self, chip: ChipSpec, args: KernelArgs, block: int, functional: bool, issue: int = 0
+    ) -> None:
         self.chip = chip
         self.args = args
         self.block = block
@@ -77,7 +80,7 @@ class Kernel:
         self._used = dict.fromkeys(self._capacity, 0)
         self._flags = 0
         self._memo: dict[tuple[object, ...], Instr] = {}
-        self._issue = core.scalar.issue
+        self._issue = issue or core.scalar.issue
         self._dirty: list[tuple[int, int]] = []  # UB byte ranges written since the last barrier
 
     # -- structure -------------------------------------------------------------------------
@@ -283,10 +286,11 @@ class Kernel:
         pieces: int,
         biases: Sequence[Region] = (),
         relu: bool = False,
+        atomic: bool = False,
     ) -> Instr:
         """FIXP: L0C → GM with cast, bias (regions in L1, one per pair), ReLU and NZ2ND on the way.
 
-        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND).
+        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND); `atomic` adds.
 
         Raises:
             KernelError: the chip has no FIXP.
@@ -300,7 +304,9 @@ class Kernel:
             )
         nbytes = sum(d.nbytes for d, _ in pairs)
         cap = cost.dma_cap(nbytes, pieces, fixp.rate, fixp.burst, ALIGN)
-        effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu) if self.functional else None
+        effect = None
+        if self.functional:
+            effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu, atomic)
         return isa.gm_transfer(
             Pipe.FIXP,
             "fixpipe",
@@ -341,10 +347,16 @@ class Kernel:
         k_first: int,
         top: int,
         padding: float = 0.0,
+        per_fractal: float | None = None,
     ) -> Instr:
-        """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0 or UB; see `effects.Load3d`."""
+        """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0 or UB; see `effects.Load3d`.
+
+        `per_fractal`: cycles that replace `core.mte1.load3d_cycles` (into UB its port decides).
+        """
         fractals = dst.shape[0] * dst.shape[1]
-        cycles = cost.load3d_cycles(self.chip, fractals, window.stride_w, dst.dtype.itemsize)
+        cycles = cost.load3d_cycles(
+            self.chip, fractals, window.stride_w, dst.dtype.itemsize, per_fractal
+        )
         effect = None
         if self.functional:
             effect = effects.Load3d(dst, src, window, first, rows, k_first, top, padding)

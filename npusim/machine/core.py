@@ -1,14 +1,15 @@
 """The reference model of an AI Core: SimPy processes, one per pipe, one for the scalar unit.
 
-`CoreModel` runs one block (standing for `weight` identical ones) in an environment; cores meet in
-`SharedMemory`. At tile level each instruction reads its sources when it starts and writes its
-results when it completes, so a missing flag gives wrong numbers here as on the chip.
+`CoreModel` runs one block (standing for `weight` identical ones) in an environment, or one core of
+a block that has several (a cube core and its vector cores), which set flags in each other; cores
+meet in `SharedMemory`. At tile level each instruction reads its sources when it starts and writes
+its results when it completes, so a missing flag gives wrong numbers here as on the chip.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,10 +135,15 @@ class CoreModel:
         self._done_at = [self.start] * N_PIPES
         self._blocked: list[Instr | None] = [None] * N_PIPES
         self._flags = Flags(env)
+        self._block: Sequence[CoreModel] = (self,)
         self._issued_all = False
         pipes = [env.process(self._pipe(p)) for p in range(N_PIPES)]
         scalar = env.process(self._scalar(program))
         self.done = env.process(self._finish(scalar, pipes))
+
+    def join(self, block: Sequence[CoreModel]) -> None:
+        """Make this core one of a block's, whose flags it may set."""
+        self._block = block
 
     def blocked(self) -> list[str]:
         """What each pipe that holds an instruction waits for (to explain a deadlock)."""
@@ -220,7 +226,8 @@ class CoreModel:
         elif ins.kind == Kind.SET:
             start = int(env.now)
             ready = max(self._done_at[p], start) + ins.occupy
-            event = self._flags.set(ins.flag)
+            target = self if ins.member < 0 else self._block[ins.member]
+            event = target._flags.set(ins.flag)
             self._fire_at(event, ready)
             yield env.timeout(ins.occupy)
             self._busy(p, ins, start)

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import simpy
 
 from npusim.chip.spec import ChipSpec
-from npusim.machine.core import CoreModel, SharedMemory
+from npusim.machine.core import SharedMemory
 from npusim.machine.functional import FunctionalExecutor
 from npusim.machine.gm import GmState, visit
 from npusim.machine.l2 import L2Cache
-from npusim.machine.launch import LaunchResult, launch_result, time_launch
+from npusim.machine.launch import LaunchResult, launch_result, start_blocks, time_launch
 from npusim.machine.record import make_record
 from npusim.machine.stats import deadlock
 from npusim.program.executable import Executable, KernelCall, Task, TaskKind
@@ -143,22 +143,24 @@ class Device:
     def _in_place(
         self, task: Task, call: KernelCall, gm: GmState, keep: bool
     ) -> Generator[simpy.Event, Any, LaunchResult]:
-        kernel = get_kernel(call.kernel)
-        models = []
-        for block, weight in call.plan.classes:
-            _, program = kernel.launch(call.args, self._chip, call.plan.tiling, block, False)
-            models.append(
-                CoreModel(self._env, self._chip, self._shared, program, gm, weight, None, keep)
-            )
-        for model in models:
-            yield model.done
-        stats = [m.stats for m in models]
-        return launch_result(call.kernel, self._chip, call.plan, gm, stats, 0)
+        kernel, plan = get_kernel(call.kernel), call.plan
+        phases = []
+        for phase in range(plan.phases):
+            blocks = [
+                (kernel.members(call.args, self._chip, plan, block, phase, False), weight)
+                for block, weight in plan.classes
+            ]
+            models = start_blocks(self._env, self._chip, self._shared, gm, blocks, keep)
+            for model in models:
+                yield model.done
+            phases.append([m.stats for m in models])
+        return launch_result(call.kernel, self._chip, plan, gm, phases, 0)
 
     def _memory_state(self, task: Task, call: KernelCall) -> GmState:
         """HBM share of every operand, by what is in L2 at the planned addresses."""
         names = (*task.inputs, *task.outputs)
-        buffers = {i: self._exe.buffers[names[i]] for i in call.plan.traffic}
+        own = [i for i in call.plan.traffic if i < len(names)]  # not workspace
+        buffers = {i: self._exe.buffers[names[i]] for i in own}
         ranges = {i: (b.address, b.nbytes) for i, b in buffers.items()}
         return visit(self._l2, call.plan, len(task.inputs), ranges)
 

@@ -48,13 +48,14 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
     """The state that a launch finds in L2, and what it leaves there.
 
     A line that a write brings in, or makes dirty where a read brought it in, costs the write-back
-    of one that leaves: in the long run as many dirty lines leave as come.
+    of one that leaves: in the long run as many dirty lines leave as come. Workspace, which is in no
+    range, stays in L2.
 
     Args:
         n_inputs: operands below this index are read, the others written.
         ranges: operand index → (address, bytes) in device memory; an output may be an input.
     """
-    sizes = {i: min(t.unique, ranges[i][1]) for i, t in sorted(plan.traffic.items())}
+    sizes = {i: min(t.unique, ranges[i][1]) for i, t in sorted(plan.traffic.items()) if i in ranges}
     first: dict[int, int] = {}  # address → the operand that covers it
     for i in sorted(sizes, key=lambda i: -sizes[i]):
         first.setdefault(ranges[i][0], i)

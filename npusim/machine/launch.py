@@ -18,8 +18,8 @@ from npusim.errors import AccountingError
 from npusim.machine.core import CoreModel, SharedMemory, TileMemory
 from npusim.machine.gm import GmState, cold
 from npusim.machine.scoreboard import Scoreboard
-from npusim.machine.stats import CoreStats, deadlock
-from npusim.program.kernel import KernelArgs, Plan, get_kernel
+from npusim.machine.stats import CoreStats, busiest, deadlock
+from npusim.program.kernel import KernelArgs, Member, Plan, get_kernel
 
 Engine = Literal["fast", "simpy"]
 
@@ -33,6 +33,7 @@ class LaunchResult:
         cores: per class of identical blocks.
         hbm_bytes, l2_bytes: moved by all blocks together.
         events: events that the engine processed (SimPy events, or scoreboard steps).
+        mixed: the cores work on different parts of a block, or one after the other.
     """
 
     cycles: int
@@ -40,10 +41,13 @@ class LaunchResult:
     hbm_bytes: float
     l2_bytes: int
     events: int
+    mixed: bool = False
 
     @property
     def slowest(self) -> CoreStats:
-        """The class that ended last."""
+        """The class that ended last; of a mixed launch every pipe where it was busiest."""
+        if self.mixed:
+            return busiest(self.cores, self.cycles)
         return max(self.cores, key=lambda c: c.cycles)
 
 
@@ -68,7 +72,8 @@ def time_launch(
         spans: keep every instruction's interval (for traces; turns folding off).
         coupled: simulate unequal classes of blocks together. False lets each class see the
             memory as if all cores were like it: quicker, since a class alone repeats itself
-            and folds; the classes of one kernel differ by a ragged tile at most.
+            and folds; the classes of one kernel differ by a ragged tile at most. MIX kernels,
+            which live on L2, are coupled always.
         waves: rounds in which the blocks run one after the other; only uncoupled.
         sharing: cores that share the memory in a round (default: equal rounds); only uncoupled.
 
@@ -78,36 +83,58 @@ def time_launch(
     """
     state = gm if gm is not None else cold(plan)
     kernel = get_kernel(name)
-    contexts, programs, weights = [], [], []
-    for block, weight in plan.classes:
-        k, program = kernel.launch(args, chip, plan.tiling, block, False)
-        contexts.append(k)
-        programs.append(program)
-        weights.append(weight)
-    if engine == "fast":
-        fold = fold and not spans
-        cores = list(zip(contexts, programs, weights, strict=True))
-        weight = sharing or -(-plan.block_dim // waves)
-        groups = [cores] if coupled else [[(k, p, weight)] for k, p, _ in cores]
+    coupled = coupled or (kernel.core_type == "MIX" and chip.cores.split)
+    phases, events = [], 0
+    for phase in range(plan.phases):
+        blocks = [
+            (kernel.members(args, chip, plan, block, phase, False), weight)
+            for block, weight in plan.classes
+        ]
+        if engine == "simpy":
+            env = simpy.Environment()
+            cores = start_blocks(env, chip, SharedMemory(env, chip), state, blocks, spans)
+            events += _run(env, name, cores)
+            phases.append([m.stats for m in cores])
+            continue
         stats: list[CoreStats] = []
-        events = 0
+        alone = sharing or -(-plan.block_dim // waves)
+        groups = [blocks] if coupled else [[(members, alone)] for members, _ in blocks]
         for group in groups:
-            board = Scoreboard(chip, state, fold, spans)
-            for k, program, weight in group:
-                board.add_core(k, program, weight)
+            board = Scoreboard(chip, state, fold and not spans, spans)
+            for members, weight in group:
+                board.add_block(members, weight)
             stats += board.run(name)
             events += board.events
-        for s, weight in zip(stats, weights, strict=True):
-            s.weight = weight
-        return launch_result(name, chip, plan, state, stats, events, waves)
-    env = simpy.Environment()
-    shared = SharedMemory(env, chip)
-    models = [
-        CoreModel(env, chip, shared, program, state, weight, None, spans)
-        for program, weight in zip(programs, weights, strict=True)
-    ]
-    events = _run(env, name, models)
-    return launch_result(name, chip, plan, state, [m.stats for m in models], events)
+        counts = [weight * m.count for members, weight in blocks for m in members]
+        for s, count in zip(stats, counts, strict=True):
+            s.weight = count
+        phases.append(stats)
+    return launch_result(name, chip, plan, state, phases, events, waves)
+
+
+def start_blocks(
+    env: simpy.Environment,
+    chip: ChipSpec,
+    shared: SharedMemory,
+    gm: GmState,
+    blocks: Sequence[tuple[Sequence[Member], int]],
+    spans: bool = False,
+    operands: list[np.ndarray | None] | None = None,
+) -> list[CoreModel]:
+    """SimPy cores of (members, how many such blocks), started; with bytes where operands are."""
+    cores = []
+    for members, weight in blocks:
+        block = [
+            CoreModel(
+                env, chip, shared, m.program, gm, weight * m.count,
+                None if operands is None else TileMemory(chip, operands), spans,
+            )
+            for m in members
+        ]  # fmt: skip
+        for core in block:
+            core.join(block)
+        cores += block
+    return cores
 
 
 def run_tile_level(
@@ -128,13 +155,17 @@ def run_tile_level(
     env = simpy.Environment()
     shared = SharedMemory(env, chip)
     raw = [None if a is None else _as_bytes(a) for a in operands]
-    models = []
-    for block in range(plan.block_dim):
-        _, program = kernel.launch(args, chip, plan.tiling, block, True)
-        memory = TileMemory(chip, raw)
-        models.append(CoreModel(env, chip, shared, program, state, 1, memory))
-    events = _run(env, name, models)
-    return launch_result(name, chip, plan, state, [m.stats for m in models], events)
+    raw += [np.full(n, 0xFF, np.uint8) for n in plan.workspace]
+    phases, events = [], 0
+    for phase in range(plan.phases):
+        blocks = [
+            (kernel.members(args, chip, plan, block, phase, True), 1)
+            for block in range(plan.block_dim)
+        ]
+        cores = start_blocks(env, chip, shared, state, blocks, False, raw)
+        events += _run(env, name, cores)
+        phases.append([m.stats for m in cores])
+    return launch_result(name, chip, plan, state, phases, events)
 
 
 def _as_bytes(a: np.ndarray) -> np.ndarray:
@@ -164,15 +195,18 @@ def launch_result(
     chip: ChipSpec,
     plan: Plan,
     state: GmState,
-    stats: Sequence[CoreStats],
+    phases: Sequence[Sequence[CoreStats]],
     events: int,
     waves: int = 1,
 ) -> LaunchResult:
     """Check a launch's accounts and sum them up; every wave takes as long as one.
 
+    `phases`: the cores' statistics, phase by phase.
+
     Raises:
         AccountingError: time or bytes do not close, or a rate is above its peak.
     """
+    stats = [s for phase in phases for s in phase]
     for s in stats:
         s.check(name)
     moved: dict[int, int] = {}
@@ -196,10 +230,11 @@ def launch_result(
         )
     hbm = sum(state.share(o) * n for o, n in moved.items())
     l2 = sum(moved.values())
-    cycles = waves * max((s.cycles for s in stats), default=0)
+    cycles = waves * sum(max((s.cycles for s in phase), default=0) for phase in phases)
     _check_peak(name, "HBM", hbm, chip.hbm_rate, cycles)
     _check_peak(name, "L2", l2, chip.l2_rate, cycles)
-    return LaunchResult(cycles, tuple(stats), hbm, l2, events)
+    mixed = plan.phases > 1 or (get_kernel(name).core_type == "MIX" and chip.cores.split)
+    return LaunchResult(cycles, tuple(stats), hbm, l2, events, mixed)
 
 
 def _check_peak(name: str, what: str, nbytes: float, rate: float, cycles: int) -> None:

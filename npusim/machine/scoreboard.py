@@ -11,7 +11,7 @@ Steady loops are folded (`fold.try_fold`): whole periods are skipped.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -22,6 +22,7 @@ from npusim.machine.fold import try_fold
 from npusim.machine.gm import GmState
 from npusim.machine.stats import CoreStats, deadlock
 from npusim.program.isa import N_PIPES, PIPE_NAMES, Instr, Kind
+from npusim.program.kernel import Member
 
 _LOCAL, _GM, _SET, _WAIT = int(Kind.LOCAL), int(Kind.GM), int(Kind.SET), int(Kind.WAIT)
 
@@ -43,6 +44,7 @@ class Core:
     """One class of identical cores."""
 
     __slots__ = (
+        "block",
         "context",
         "finished",
         "flags",
@@ -66,6 +68,7 @@ class Core:
         self.issue_at = 0
         self.held: Instr | None = None  # issued, but its queue is full
         self.finished = False
+        self.block: list[Core] = [self]  # the cores that its set_flags reach
 
 
 class Scoreboard:
@@ -82,6 +85,7 @@ class Scoreboard:
         self.heap: list[tuple[int, int, int, int]] = []  # (time, seq, core, pipe): flow starts
         self._seq = 0
         self.cores: list[Core] = []
+        self._woken: deque[Core] = deque()  # cores that another core's flag let go on
         self._fold = fold
         self._spans = keep_spans
         self.now = 0  #: time of the last event
@@ -92,6 +96,18 @@ class Scoreboard:
         """Add a class of `weight` cores running `program`; all start at cycle 0."""
         self.cores.append(Core(len(self.cores), context, program, weight))
 
+    def add_block(self, members: Sequence[Member], weight: int) -> None:
+        """Add a class of `weight` blocks of one core or several, which may set each other's flags.
+
+        Blocks of several cores are not folded: their cores are at different tasks.
+        """
+        first = len(self.cores)
+        for m in members:
+            self.add_core(m.context, m.program, weight * m.count)
+        block = self.cores[first:]
+        for core in block:
+            core.block = block
+
     def run(self, name: str) -> list[CoreStats]:
         """Run everything; stats per class.
 
@@ -100,8 +116,10 @@ class Scoreboard:
         """
         for core in self.cores:
             self._issue(core)
-        server, heap = self.server, self.heap
+        server, heap, woken = self.server, self.heap, self._woken
         while True:
+            while woken:
+                self._issue(woken.popleft())
             end = server.next_end()
             if heap and (end is None or heap[0][0] <= end):
                 time, _, c, p = heappop(heap)
@@ -141,7 +159,7 @@ class Scoreboard:
                     return
                 if context.mark:
                     context.mark = False
-                    if self._fold:
+                    if self._fold and len(core.block) == 1:
                         self._enter(core)
                 core.issue_at += ins.issue
                 stats.scalar_busy += ins.issue
@@ -212,7 +230,12 @@ class Scoreboard:
                 stats.busy[p] += ins.occupy
                 if self._spans and ins.occupy:
                     stats.spans.append((p, ins.op, pop, pipe.free_at))
-                self._set(core, ins.flag, ready)
+                if ins.member < 0:
+                    self._set(core, ins.flag, ready)
+                else:
+                    other = core.block[ins.member]
+                    self._set(other, ins.flag, ready)
+                    self._woken.append(other)
             elif kind == _WAIT:
                 times = core.flags.get(ins.flag)
                 queue.appendleft((ins, pop))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from npusim.errors import AccountingError, DeadlockError
@@ -52,6 +53,19 @@ class CoreStats:
                     "busy + stalled + idle = elapsed, none below zero",
                     "this is a defect of the simulator: please report it",
                 )
+
+
+def busiest(cores: Sequence[CoreStats], cycles: int) -> CoreStats:
+    """One core made of the busiest pipes of several, over `cycles`; the rest of them is idle."""
+    out = CoreStats(1, cycles)
+    for p in range(N_PIPES):
+        core = max(cores, key=lambda c: c.busy[p])
+        out.busy[p], out.stall[p] = core.busy[p], dict(core.stall[p])
+        out.idle[p] = cycles - core.busy[p] - sum(core.stall[p].values())
+        out.spans += [s for s in core.spans if s[0] == p]
+    scalar = max(cores, key=lambda c: c.scalar_busy)
+    out.scalar_busy, out.scalar_stall = scalar.scalar_busy, scalar.scalar_stall
+    return out
 
 
 def deadlock(name: str, stuck: list[str]) -> DeadlockError:

@@ -24,6 +24,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     resize,
     shaping,
     training_arg,
+    training_attention,
     training_batchnorm,
     training_conv,
     training_elementwise,

@@ -119,8 +119,18 @@ def fractal_load_cycles(nbytes: int, rate: float, head: int) -> int:
     return head + ceil(nbytes / rate)
 
 
-def load3d_cycles(chip: ChipSpec, fractals: int, stride_w: int, dtype_bytes: int) -> int:
-    """img2col of `fractals` 16-row fractals: cycles per 512 B fractal grow with stride_w."""
+def load3d_cycles(
+    chip: ChipSpec,
+    fractals: int,
+    stride_w: int,
+    dtype_bytes: int,
+    per_fractal: float | None = None,
+) -> int:
+    """img2col of `fractals` 16-row fractals: cycles per 512 B fractal grow with stride_w.
+
+    `per_fractal` replaces the chip's own cycles per fractal.
+    """
     mte1 = chip.core.mte1
+    per = mte1.load3d_cycles if per_fractal is None else per_fractal
     factor = max(1.0, dtype_bytes / 2)
-    return mte1.load3d_head + ceil(fractals * mte1.load3d_cycles * stride_w * factor)
+    return mte1.load3d_head + ceil(fractals * per * stride_w * factor)

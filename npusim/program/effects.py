@@ -244,11 +244,13 @@ class Fixpipe:
     """L0C → GM through FIXP: bias and ReLU on the fp32 values, then the cast.
 
     `biases` holds one region per pair (in L1, broadcast to the pair's shape), or is empty.
+    `atomic` adds to what is in GM.
     """
 
     pairs: Sequence[tuple[Region, Region]]
     biases: Sequence[Region]
     relu: bool
+    atomic: bool = False
 
     def read(self, memory: CoreMemory) -> list[Array]:
         """Converted values."""
@@ -265,4 +267,7 @@ class Fixpipe:
     def write(self, memory: CoreMemory, values: list[Array]) -> None:
         """Store them."""
         for (dst, _), v in zip(self.pairs, values, strict=True):
-            memory.view(dst)[...] = v
+            if self.atomic:
+                memory.view(dst)[...] += v
+            else:
+                memory.view(dst)[...] = v

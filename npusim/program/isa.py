@@ -74,6 +74,7 @@ class Instr:
         nbytes, cap, operand, write: of a GM transfer: bytes, bytes per cycle at most, operand
             index, direction.
         flag: (src pipe, dst pipe, id) of a set_flag / wait_flag.
+        member: which core of the block a set_flag signals; -1: the core itself.
         effect: what it does at tile level, None when only timed.
     """
 
@@ -83,6 +84,7 @@ class Instr:
         "flag",
         "issue",
         "kind",
+        "member",
         "nbytes",
         "occupy",
         "op",
@@ -114,6 +116,7 @@ class Instr:
         self.effect = effect
         self.serial = serial
         self.flag: tuple[int, int, int] = (0, 0, 0)
+        self.member = -1
         self.nbytes = 0
         self.cap = 0.0
         self.operand = -1
@@ -134,6 +137,7 @@ class Instr:
                 self.cap,
                 self.operand,
                 self.flag,
+                self.member,
             )
         return self.sig
 
@@ -165,10 +169,14 @@ def gm_transfer(
     return ins
 
 
-def set_flag(src: int, dst: int, event: int, issue: int, cycles: int) -> Instr:
-    """Signal `dst` from `src` once everything before it in `src` is complete."""
+def set_flag(src: int, dst: int, event: int, issue: int, cycles: int, member: int = -1) -> Instr:
+    """Signal `dst` from `src` once everything before it in `src` is complete.
+
+    `dst` is a pipe of the same core, or of core `member` of the block (CrossCoreSetFlag).
+    """
     ins = Instr(Kind.SET, src, "set_flag", issue, cycles)
     ins.flag = (int(src), int(dst), event)
+    ins.member = member
     return ins
 
 

@@ -89,19 +89,38 @@ class Plan:
         block_dim: number of blocks.
         traffic: operand index → bytes.
         classes: (representative block, how many blocks are identical to it).
+        workspace: bytes of each workspace operand; their indices follow the outputs'.
+        phases: programs that the launch runs one after the other, all cores waiting in between
+            (SyncAll).
     """
 
     tiling: Tiling
     block_dim: int
     traffic: dict[int, Traffic]
     classes: tuple[tuple[int, int], ...] = field(default=())
+    workspace: tuple[int, ...] = ()
+    phases: int = 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """Cores of a block that run one program: its context, instructions, how many such cores.
+
+    The first member is number 0, as set_flag names it; at tile level every core is its own.
+    """
+
+    context: Any
+    program: Iterator[Any]
+    count: int = 1
 
 
 class KernelDef:
     """A kernel family. Subclass, fill in, register with `@kernel`."""
 
     name: ClassVar[str] = ""
-    core_type: ClassVar[str] = "AIC"  #: "AIC" (needs the cube) or "AIV" (vector only)
+    #: "AIC" (needs the cube), "AIV" (vector only) or "MIX" (a cube core with its vector cores,
+    #: where the chip has them apart)
+    core_type: ClassVar[str] = "AIC"
     in_place: ClassVar[bool] = False  #: the result may lie where an operand of its shape lies
 
     @staticmethod
@@ -135,6 +154,19 @@ class KernelDef:
     ) -> tuple[Any, Iterator[Any]]:
         """The core context and instruction stream of one block (see kernels.lang.TileKernel)."""
         raise UnsupportedError("launch of an abstract kernel", "-", "subclass TileKernel")
+
+    @classmethod
+    def members(
+        cls,
+        args: KernelArgs,
+        chip: ChipSpec,
+        plan: Plan,
+        block: int,
+        phase: int,
+        functional: bool,
+    ) -> list[Member]:
+        """The cores of one block in a phase: one, unless the kernel is MIX."""
+        return [Member(*cls.launch(args, chip, plan.tiling, block, functional))]
 
 
 _KERNELS: dict[str, type[KernelDef]] = {}

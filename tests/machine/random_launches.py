@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import random_attention_launches
 import random_cann_launches
 import random_library_launches
 import random_pool_launches
@@ -28,6 +29,7 @@ MAKERS: dict[str, Maker] = {
     **random_pool_launches.MAKERS,
     **random_cann_launches.MAKERS,
     **random_library_launches.MAKERS,
+    **random_attention_launches.MAKERS,
 }
 
 

@@ -13,8 +13,11 @@ from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.errors import UnsupportedError
 from npusim.ir import Constant, DType, Graph, Node, Tensor, TensorType, convert
 
-#: Inputs that are parameters, not data: they keep their type. op_type → input indices.
-KEEP = {"Resize": (1, 2)}
+#: Inputs that are parameters or statistics, not data: they keep their type.
+#: op_type → input indices.
+KEEP = {"Resize": (1, 2), "FlashAttentionScoreGrad": (5, 6)}
+#: Outputs that are statistics: op_type → output indices.
+KEEP_OUTPUTS = {"FlashAttentionScore": (0, 1)}
 
 
 @graph_pass("InsertCastPass", Kind.NEEDED)
@@ -53,12 +56,14 @@ def assign_precision(graph: Graph, ctx: CompileContext) -> Graph:
 
 
 def _kept(graph: Graph) -> set[str]:
-    return {
+    inputs = {
         node.inputs[i]
         for node in graph.nodes
         for i in KEEP.get(node.op_type, ())
         if i < len(node.inputs) and node.inputs[i]
     }
+    outputs = {node.outputs[i] for node in graph.nodes for i in KEEP_OUTPUTS.get(node.op_type, ())}
+    return inputs | outputs
 
 
 def _converted(c: Constant, target: DType) -> Constant:
@@ -90,7 +95,7 @@ def _cast_inputs(old: Graph, out: Graph, ctx: CompileContext) -> None:
     rename: dict[str, str] = {}
     for name in old.inputs:
         t = old.tensors[name]
-        if t.dtype is not DType.FLOAT32:
+        if t.dtype is not DType.FLOAT32 or out.tensors[name].dtype is t.dtype:
             continue
         inner = ctx.fresh(name)
         out.tensors[inner] = replace(out.tensors[name], name=inner)
@@ -111,7 +116,8 @@ def _cast_outputs(old: Graph, out: Graph, ctx: CompileContext) -> None:
     made = {o for n in out.nodes for o in n.outputs}
     for name in old.outputs:
         t = old.tensors[name]
-        if t.dtype is not DType.FLOAT32 or name not in made:
+        narrowed = out.tensors[name].dtype is not t.dtype
+        if t.dtype is not DType.FLOAT32 or name not in made or not narrowed:
             continue
         inner = ctx.fresh(name)
         out.tensors[inner] = Tensor(inner, t.shape, out.tensors[name].dtype)

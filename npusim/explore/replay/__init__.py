@@ -18,6 +18,7 @@ from npusim.explore.replay import (  # noqa: F401  (registers the builders)
     rows_refused,
     rows_resize,
     rows_softmax,
+    rows_transformer,
 )
 from npusim.explore.replay.launches import Launch, known_types, launch_of, replays
 from npusim.explore.replay.replay import Replay, ReplayRow, plan_for, replay

@@ -105,6 +105,8 @@ class Memory:
         shared = dict(launch.in_place)
         ranges: dict[int, tuple[int, int]] = {}
         for i in sorted(plan.traffic):
+            if i >= len(operands):
+                continue  # workspace
             spec = operands[i]
             kind = _kind(spec, op.inputs if i < inputs else op.outputs)
             taken = {address for address, _ in ranges.values()}

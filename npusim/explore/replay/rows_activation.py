@@ -8,10 +8,8 @@ from npusim.frontends.recorded import RecordedOp
 
 #: CANN's type → the operator of npusim.
 _PLAIN = {
-    "Swish": "Swish", "SwishGrad": "SwishGrad", "SigmoidGrad": "SigmoidGrad", "Elu": "Elu",
-    "LeakyRelu": "LeakyRelu", "HardSwish": "HardSwish", "HSwish": "HardSwish",
-    "HardSigmoid": "HardSigmoid", "Softplus": "Softplus", "Mish": "Mish", "Erf": "Erf",
-    "Sign": "Sign", "Floor": "Floor", "Ceil": "Ceil", "Round": "Round",
+    "SwishGrad": "SwishGrad", "SigmoidGrad": "SigmoidGrad", "Elu": "Elu", "LeakyRelu": "LeakyRelu",
+    "HardSwish": "HardSwish", "HSwish": "HardSwish", "HardSigmoid": "HardSigmoid",
 }  # fmt: skip
 
 

@@ -27,7 +27,6 @@ REASONS = {
     "SortV2": _SORT,
     "TopK": _SORT,
     "TopKV2": _SORT,
-    "TopKD": _SORT,
 }
 
 

@@ -346,8 +346,8 @@ class Kernel:
         rows: int,
         k_first: int,
         top: int,
-        padding: float = 0.0,
         per_fractal: float | None = None,
+        padding: float = 0.0,
     ) -> Instr:
         """MTE1 load3d: img2col from L1 (C1, rows, W, C0) into L0 or UB; see `effects.Load3d`.
 

@@ -50,10 +50,20 @@ def test_l2_is_carried_within_a_net_only() -> None:
 
 
 def test_a_reshape_that_keeps_rows_is_the_same_memory() -> None:
-    x = tensor(64, 50, 768)
+    x = tensor(64, 50, 768, dtype="float32")  # narrow sources are results of the op before
     relu = op("Relu", (x,), (x,), block_dim=30)
-    for source, hot in ((tensor(3200, 768), True), (tensor(768, 3200), False)):
-        nz = tensor(source.shape[1] // 16, source.shape[0] // 16, 16, 16, format="FRACTAL_NZ")
+    for source, hot in (
+        (tensor(3200, 768, dtype="float32"), True),
+        (tensor(768, 3200, dtype="float32"), False),
+    ):
+        nz = tensor(
+            source.shape[1] // 16,
+            source.shape[0] // 16,
+            16,
+            16,
+            dtype="float32",
+            format="FRACTAL_NZ",
+        )
         change = op("TransData", (source,), (nz,), block_dim=30)
         *_, after = replay([relu, change], CHIP).rows
         (alone,) = replay([change], CHIP).rows

@@ -46,7 +46,7 @@ def compact_op(line: Line) -> RecordedOp:
         device=line.text("chip"),
         core_time_only=line.text("time") == "core",
         source=line.text("source"),
-        attrs=compact_attrs(line.text("attrs")),
+        attrs=_attrs(line, f"attrs {line.text('attrs')}"),
     )
 
 
@@ -102,7 +102,7 @@ def _attrs(line: Line, note: str) -> tuple[tuple[str, Any], ...]:
     """
     match = _ATTRS.search(note)
     if match is None:
-        return compact_attrs(note.partition("attrs {")[2])
+        return _whole_attrs(note.partition("attrs {")[2])
     try:
         found = json.loads(match[1])
     except json.JSONDecodeError:
@@ -111,7 +111,7 @@ def _attrs(line: Line, note: str) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(pairs))
 
 
-def compact_attrs(text: str) -> tuple[tuple[str, Any], ...]:
+def _whole_attrs(text: str) -> tuple[tuple[str, Any], ...]:
     """Attributes as `"ksize": [1, 3, 3, 1], "padding": "SAME", …`: lists of numbers, and words."""
     found: list[tuple[str, tuple[int, ...] | str]] = []
     for name, numbers, word in _ATTR.findall(text):

@@ -3,8 +3,8 @@
 from npusim.ops import (  # noqa: F401  (importing registers)
     activation,
     arithmetic,
-    block_depthwise,
     cann_binary_cross_entropy,
+    cann_block_depthwise,
     cann_fully_connection,
     cann_instance_norm,
     cann_iou,

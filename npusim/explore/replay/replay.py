@@ -200,9 +200,8 @@ def _row(op: RecordedOp, chip: ChipSpec, block_dim: int, result: LaunchResult) -
 
     All blocks that were launched count, also those with nothing to do.
     """
-    overhead = 0
+    overhead, launched = 0, max(block_dim, op.block_dim)
     if not op.core_time_only:
-        launched = max(block_dim, op.block_dim)
         overhead = chip.cycles(chip.scheduler.launch)
         overhead += ceil(chip.scheduler.per_block * chip.clock * launched)
     if op.call_time:
@@ -211,7 +210,7 @@ def _row(op: RecordedOp, chip: ChipSpec, block_dim: int, result: LaunchResult) -
     shares = bound_shares(chip, result, duration, overhead)
     bound = binding(shares)
     us = chip.seconds(duration) * 1e6
-    return ReplayRow(op, us, "", bound, shares[bound], block_dim)
+    return ReplayRow(op, us, "", bound, shares[bound], launched)
 
 
 def plan_for(launch: Launch, chip: ChipSpec, block_dim: int) -> Plan:

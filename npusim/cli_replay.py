@@ -66,6 +66,7 @@ def replay_command(args: argparse.Namespace) -> int:
 
 def validate_command(args: argparse.Namespace) -> int:
     """Replay all shipped figures, or a user's files, each on its chip; report the errors."""
+    from npusim.explore.kernel_constants import kernel_constants
     from npusim.explore.replay.workers import default_jobs
     from npusim.explore.validation import validate
     from npusim.profiling.files import write_text
@@ -83,7 +84,10 @@ def validate_command(args: argparse.Namespace) -> int:
     print_validation(found.chips, console(), models=found.models, **left_out)
     sys.stdout.flush()
     if args.output:
-        write_text(args.output, accuracy_page(found.chips, found.models))
+        constants = [
+            (f"{c.module}.{c.name}", c.value, c.comment) for c in kernel_constants() if c.timed
+        ]
+        write_text(args.output, accuracy_page(found.chips, found.models, constants))
     if args.json:
         data = validation_json(found.chips, found.models, **left_out)
         write_text(

@@ -197,8 +197,16 @@ def validation_json(
 # -- the accuracy page ---------------------------------------------------------------------
 
 
-def accuracy_page(chips: Chips, models: Sequence[TimedModel] = ()) -> str:
-    """The accuracy page, as Markdown: errors, assumptions, and every figure with its source."""
+def accuracy_page(
+    chips: Chips,
+    models: Sequence[TimedModel] = (),
+    kernel_constants: Sequence[tuple[str, str, str]] = (),
+) -> str:
+    """The accuracy page, as Markdown: errors, assumptions, and every figure with its source.
+
+    Args:
+        kernel_constants: (name, value, what fixes it) of the kernels.
+    """
     parts = [
         "# Accuracy\n",
         "Written by `npusim validate -o docs/accuracy.md`; do not edit.\n",
@@ -226,11 +234,17 @@ def accuracy_page(chips: Chips, models: Sequence[TimedModel] = ()) -> str:
     for chip in chips:
         parts.append(f"### Constants of {chip}\n")
         parts.append(_markdown(("key", "value", "source"), _fitted(chip)))
+    if kernel_constants:
+        parts.append("### Constants of kernels\n")
+        parts.append("Times within a kernel that no chip file holds, as the source has them.\n")
+        parts.append(
+            _markdown(("constant", "value", "what it is, and what fixes it"), kernel_constants)
+        )
     parts += ["## The figures\n", "Times in µs of one launch.\n"]
-    columns = ("op type", "shapes", "blocks", "measured", "npusim", "ratio", "roofline", "bound",
+    heads = ("op type", "shapes", "blocks", "measured", "npusim", "ratio", "roofline", "bound",
                "source")  # fmt: skip
     for chip, ops in chips.items():
-        parts += [f"### {chip}\n", _markdown(columns, map(_figure, ops))]
+        parts += [f"### {chip}\n", _markdown(heads, map(_figure, ops))]
     return "\n".join(parts)
 
 

@@ -31,7 +31,7 @@ def precision_command(args: argparse.Namespace) -> int:
     from npusim import api
     from npusim.chip import load_chip
     from npusim.profiling.files import write_text
-    from npusim.profiling.precision_report import print_modes
+    from npusim.profiling.precision_report import mode_notes, print_modes
 
     chip = load_chip(args.chip, args.set)
     model = api.load_model(
@@ -48,14 +48,13 @@ def precision_command(args: argparse.Namespace) -> int:
     if narrow - {"float32"}:
         others = ", ".join(sorted(narrow - {"float32"}))
         notes = (*notes, f"the model's own {others} stay: modes change float32 only")
-    notes = (*notes, *dict.fromkeys(text for m in modes for text in m.notes))
     heading = [
         ("model", f"{model.name}, batch {model.batch}, {len(model.graph.nodes)} operators"),
         ("chip", chip.name),
         ("reference", f"numpy {np.__version__} in the model's types, on the same inputs"),
-        *(("note", text) for text in notes),
+        *(("note", text) for text in (*notes, *mode_notes(modes))),
     ]
-    print_modes(modes, console(), heading=heading)
+    print_modes(modes, console(), heading=heading, every_tensor=args.tensors)
     sys.stdout.flush()
     if args.json:
         data = {"model": model.name, "batch": model.batch, "chip": chip.name,
@@ -94,8 +93,14 @@ def compare_modes(
             result = api.run(exe, chip, inputs=inputs, batch=model.batch, keep_tensors=True)
             found.append((_report(mode, exe, result, reference), exe))
         else:
-            report = replace(twin, mode=mode.cann_name, narrow=mode.narrow.value,
-                             same_as=twin.mode, notes=tuple(exe.notes))  # fmt: skip
+            report = replace(
+                twin,
+                mode=mode.cann_name,
+                label=mode.label,
+                narrow=mode.narrow.value,
+                same_as=twin.mode,
+                notes=tuple(exe.notes),
+            )
             found.append((report, exe))
     return [m for m, _ in found]
 
@@ -121,6 +126,7 @@ def _report(
     casts = sum([t.op_type, *(s.op_type for s in t.node.epilogue)].count("Cast") for t in exe.tasks)
     return ModeReport(
         mode=mode.cann_name,
+        label=mode.label,
         narrow=mode.narrow.value,
         same_as="",
         us=result.seconds * 1e6,
@@ -175,4 +181,5 @@ def add_precision(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
     add_model(parser, precision=False)
     add_compile_options(parser.add_argument_group("compiler"))
     out = parser.add_argument_group("results")
+    out.add_argument("--tensors", action="store_true", help="the error of every tensor, as a table")
     out.add_argument("--json", type=Path, metavar="PATH", help="the modes and all errors as data")

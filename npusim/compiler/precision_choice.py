@@ -15,7 +15,7 @@ A Cast reads what there is; its result follows.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 
 from npusim.compiler.mixlist import Colour, MixList
@@ -199,15 +199,12 @@ class _Choice:
             low = sorted({n.op_type for n in cube if self._types[n.name] is mode.narrow})
             if low:
                 ctx.note(
-                    f"{mode.name}: {', '.join(low)} in {mode.narrow.value}: the cube of "
+                    f"{', '.join(low)} in {mode.narrow.value}: the cube of "
                     f"{ctx.chip.name} takes {', '.join(ctx.chip.core.cube.k)}"
                 )
-        forced = Counter(
-            n.op_type for n in data
-            if mode.rule is Rule.FORCE and self._types[n.name] is WIDE
-        )  # fmt: skip
-        for op_type, times in forced.items():
-            ctx.note(f"{times} {op_type} stay in fp32: no AI Core kernel in {mode.narrow.value}")
+        if mode.rule is Rule.FORCE:
+            for op_type in sorted({n.op_type for n in data if self._types[n.name] is WIDE}):
+                ctx.note(f"{op_type} stays in fp32: no AI Core kernel in {mode.narrow.value}")
         if mode.rule is Rule.MIX and ctx.options.mixlist is not None:
             idle = ctx.options.mixlist.idle(n.op_type for n in self._graph.nodes)
             if idle:

@@ -41,6 +41,12 @@ class PrecisionMode:
         return next((name for name, m in MODES.items() if m is self), self.name)
 
     @property
+    def label(self) -> str:
+        """Its rule and type in a word or two: "keep", "mix fp16"."""
+        types = {DType.FLOAT32: "", DType.FLOAT16: " fp16", DType.BFLOAT16: " bf16"}
+        return self.rule.name.lower() + types[self.narrow]
+
+    @property
     def is_short(self) -> bool:
         """One of `--precision`, not only of `--precision-mode`."""
         return self.name in SHORT

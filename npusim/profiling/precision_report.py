@@ -50,7 +50,8 @@ class ModeReport:
     """A model in one precision mode.
 
     Attributes:
-        mode: CANN's name, else npusim's; narrow: the type that it may put in float32's place.
+        mode: CANN's name, else npusim's; label: a short one, for columns.
+        narrow: the type that it may put in float32's place.
         same_as: the mode listed before that gave the same tasks; '' for none.
         us: time of a run; weight_bytes, activation_bytes: of device memory.
         casts: Cast operators, fused ones too.
@@ -59,6 +60,7 @@ class ModeReport:
     """
 
     mode: str
+    label: str
     narrow: str
     same_as: str
     us: float
@@ -95,15 +97,35 @@ def first_jump(tensors: Sequence[TensorError], floor: float) -> Jump | None:
 
 
 def print_modes(
-    modes: Sequence[ModeReport], console: Console, *, heading: Sequence[tuple[str, str]]
+    modes: Sequence[ModeReport],
+    console: Console,
+    *,
+    heading: Sequence[tuple[str, str]],
+    every_tensor: bool = False,
 ) -> None:
     """Print time, memory, Casts and errors of the modes.
 
     Args:
         heading: labelled lines on top (model, chip, reference).
+        every_tensor: also the error of every tensor.
     """
     lines(console, heading)
     console.print(_modes_table(modes), "", _errors_table(modes))
+    remarks = [
+        "Error: largest difference over the largest value. It jumps where it is above one unit of",
+        f"the mode's type and {JUMP_FACTOR:g} times the largest before.",
+        *(f"{m.mode}: the same tasks as {m.same_as}." for m in modes if m.same_as),
+    ]
+    console.print(Text("\n".join(remarks), style="dim"))
+    if every_tensor:
+        console.print("", _tensors_table(modes))
+
+
+def mode_notes(modes: Sequence[ModeReport]) -> list[str]:
+    """What the compiler said of some modes and not of all."""
+    found = dict.fromkeys(text for m in modes for text in m.notes)
+    of = {text: [m.mode for m in modes if text in m.notes] for text in found}
+    return [f"{', '.join(names)}: {text}" for text, names in of.items() if len(names) < len(modes)]
 
 
 def _modes_table(modes: Sequence[ModeReport]) -> Table:
@@ -125,7 +147,6 @@ def _errors_table(modes: Sequence[ModeReport]) -> Table:
         "Error of every tensor against numpy", "mode", ">tensors", "worst", ">error", "jumps at",
         ">from", ">to",
     )  # fmt: skip
-    same = {m.mode: m.same_as for m in modes if m.same_as}
     for m in modes:
         if m.same_as:
             continue
@@ -136,13 +157,35 @@ def _errors_table(modes: Sequence[ModeReport]) -> Table:
             f"{jump.before:.1e}", f"{jump.tensor.error:.1e}",
         )  # fmt: skip
         found.add_row(*map(Text, (m.mode, str(len(m.tensors)), name, _error(m.worst), *where)))
-    captions = [
-        "Error: largest difference over the largest value. It jumps where it is above one unit of",
-        f"the mode's type and {JUMP_FACTOR:g} times the largest before.",
-    ]
-    captions += [f"{mode}: the same tasks as {other}." for mode, other in same.items()]
-    found.caption = "\n".join(captions)
     return found
+
+
+def _tensors_table(modes: Sequence[ModeReport]) -> Table:
+    """The error of every tensor in the modes that differ; "·" where it is fused away."""
+    shown = [m for m in modes if not m.same_as]
+    found = table(
+        "Tensors in execution order", "tensor", "made by", *(f">{m.label}" for m in shown)
+    )
+    errors = [{t.name: t for t in m.tensors} for m in shown]
+    for name in _in_order(shown):
+        made = next(e[name] for e in errors if name in e)
+        cells = (f"{e[name].error:.1e}" if name in e else "·" for e in errors)
+        found.add_row(shorten(name, _NAME_WIDTH), shorten(made.op_type, _NAME_WIDTH), *cells)
+    return found
+
+
+def _in_order(modes: Sequence[ModeReport]) -> list[str]:
+    """All tensors: those of the first mode, and between them what only others have."""
+    names: list[str] = []
+    for m in modes:
+        at = 0
+        for t in m.tensors:
+            if t.name in names:
+                at = names.index(t.name) + 1
+            else:
+                names.insert(at, t.name)
+                at += 1
+    return names
 
 
 def _error(t: TensorError | None) -> str:

@@ -124,6 +124,7 @@ def _report(
     from npusim.profiling.precision_report import ModeReport
 
     casts = sum([t.op_type, *(s.op_type for s in t.node.epilogue)].count("Cast") for t in exe.tasks)
+    computing = [t for t in exe.tasks if t.op_type not in ("Cast", "TransData")]
     return ModeReport(
         mode=mode.cann_name,
         label=mode.label,
@@ -133,6 +134,8 @@ def _report(
         weight_bytes=exe.memory.weight_bytes,
         activation_bytes=exe.memory.activation_bytes,
         casts=casts,
+        wide=sum(t.compute_dtype.value == "float32" for t in computing),
+        tasks=len(computing),
         tensors=tuple(_errors(exe, result, reference)),
         notes=tuple(exe.notes),
     )

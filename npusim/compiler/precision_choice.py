@@ -106,7 +106,8 @@ class _Choice:
         """The type that the mode's rule gives a node; None: it follows its inputs."""
         narrow, rule = self._mode.narrow, self._mode.rule
         if rule is Rule.FORCE:
-            return self._only(node) or narrow
+            keeps = not self._taken(node, narrow) and self._taken(node, WIDE)
+            return WIDE if keeps else narrow
         if node.op_type in READS_ANY:
             return None
         if get_operator(node.op_type, node.name).moves_data:

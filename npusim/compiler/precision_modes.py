@@ -1,6 +1,10 @@
 """Precision modes: CANN's `--precision_mode` values and npusim's short names for three of them.
 
-Source: CANN's atc manual, `--precision_mode` and `--modify_mixlist`.
+Source: CANN's atc and aoe manuals, `--precision_mode` and `--modify_mixlist`. Where they differ:
+* allow_fp32_to_fp16 keeps fp32 where the operator has it (6.0); later manuals say so of vector
+  operators only, and put matrix products into fp16 on every chip (8.0).
+* must_keep_origin_dtype, and a black operator, that the AI Core has no fp32 kernel for go to the
+  AI CPU there; matrix products run on the vector unit here.
 """
 
 from __future__ import annotations

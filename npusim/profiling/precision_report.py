@@ -55,6 +55,7 @@ class ModeReport:
         same_as: the mode listed before that gave the same tasks; '' for none.
         us: time of a run; weight_bytes, activation_bytes: of device memory.
         casts: Cast operators, fused ones too.
+        tasks: all but Casts and TransData; wide: those of them that read float32.
         tensors: those that numpy has too, in execution order.
         notes: what the compiler said.
     """
@@ -67,6 +68,8 @@ class ModeReport:
     weight_bytes: int
     activation_bytes: int
     casts: int
+    tasks: int
+    wide: int
     tensors: tuple[TensorError, ...]
     notes: tuple[str, ...]
 
@@ -112,8 +115,9 @@ def print_modes(
     lines(console, heading)
     console.print(_modes_table(modes), "", _errors_table(modes))
     remarks = [
-        "Error: largest difference over the largest value. It jumps where it is above one unit of",
-        f"the mode's type and {JUMP_FACTOR:g} times the largest before.",
+        "in fp32: tasks that read float32. Error: largest difference over the largest value.",
+        f"It jumps where it is above one unit of the mode's type and {JUMP_FACTOR:g} times the",
+        "largest before. --opt-level O1 keeps the tensors that fusion does away with.",
         *(f"{m.mode}: the same tasks as {m.same_as}." for m in modes if m.same_as),
     ]
     console.print(Text("\n".join(remarks), style="dim"))
@@ -130,13 +134,13 @@ def mode_notes(modes: Sequence[ModeReport]) -> list[str]:
 
 def _modes_table(modes: Sequence[ModeReport]) -> Table:
     found = table(
-        "Precision modes", "mode", ">time", ">vs. first", ">weights", ">activations", ">Casts",
-        ">output error",
+        "Precision modes", "mode", ">time", ">vs. first", ">weights", ">activations", ">in fp32",
+        ">Casts", ">out error",
     )  # fmt: skip
     for m in modes:
         change = "·" if m is modes[0] else signed(m.us / modes[0].us - 1)
         cells = (m.mode, duration(m.us), change, size(m.weight_bytes), size(m.activation_bytes),
-                 str(m.casts or "·"), _error(m.worst_output))  # fmt: skip
+                 f"{m.wide}/{m.tasks}", str(m.casts or "·"), _error(m.worst_output))  # fmt: skip
         found.add_row(*map(Text, cells))
     return found
 

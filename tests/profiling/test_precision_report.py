@@ -39,8 +39,10 @@ def test_first_jump(errors: tuple[float, ...], at: int | None, before: float) ->
 
 
 def report(mode: str, narrow: str, errors: tuple[float, ...], **more: object) -> ModeReport:
-    known = {"label": mode[:5], "same_as": "", "us": 12.5, "weight_bytes": 2048,
-             "activation_bytes": 1024, "casts": 0, "notes": ("everywhere",)}  # fmt: skip
+    known = {
+        "label": mode[:5], "same_as": "", "us": 12.5, "weight_bytes": 2048,
+        "activation_bytes": 1024, "casts": 0, "tasks": 9, "wide": 4, "notes": ("everywhere",),
+    }  # fmt: skip
     return ModeReport(mode=mode, narrow=narrow, tensors=tensors(*errors), **{**known, **more})
 
 
@@ -54,7 +56,7 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     print_modes(modes, console, heading=[("model", "m")], every_tensor=True)
     text = capsys.readouterr().out
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "allow_mix_precision 6.25 µs -50.0 % 2.0 KiB 1.0 KiB 3 5.0e-01" in rows
+    assert "allow_mix_precision 6.25 µs -50.0 % 2.0 KiB 1.0 KiB 4/9 3 5.0e-01" in rows
     assert "allow_mix_precision 2 t1 5.0e-01 t1, Conv+Relu 1.0e-04 5.0e-01" in rows
     assert "force_fp16: the same tasks as allow_mix_precision." in rows
     assert "t2 Conv+Relu 1.0e-07 ·" in rows  # fused away in the other

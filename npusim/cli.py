@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import npusim
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
+from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
@@ -156,6 +157,8 @@ def _options(args: argparse.Namespace) -> dict[str, object]:
         options["opt level"] = args.opt_level
     if args.disable_pass:
         options["disabled passes"] = list(args.disable_pass)
+    if args.modify_mixlist:
+        options["mixlist"] = str(args.modify_mixlist)
     if args.shape:
         options["shape"] = [f"{name}={','.join(map(str, dims))}" for name, dims in args.shape]
     return options
@@ -312,6 +315,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     add_compile(commands.add_parser)
     add_diff(commands.add_parser)
+    add_precision(commands.add_parser)
     add_replay(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")
     chips.set_defaults(command=_chips)

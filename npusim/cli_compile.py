@@ -134,6 +134,7 @@ def compile_options(
 ) -> tuple[CompileOptions, tuple[str, ...]]:
     """The options of the command line, and what to tell the user about them."""
     from npusim.compiler import CompileOptions
+    from npusim.compiler.mixlist import read_mixlist
     from npusim.compiler.switches import read_switches
 
     disabled = frozenset(args.disable_pass)
@@ -146,7 +147,8 @@ def compile_options(
             notes = (f"{args.fusion_switch_file}: passes that npusim does not have: {names}",)
     level = LEVELS.index(args.opt_level)
     reuse = not args.disable_reuse_memory
-    return CompileOptions(precision, level, disabled, reuse), notes
+    mixlist = read_mixlist(args.modify_mixlist) if args.modify_mixlist else None
+    return CompileOptions(precision, level, disabled, reuse, mixlist), notes
 
 
 class _Dump:
@@ -187,6 +189,10 @@ def add_compile_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--fusion-switch-file", type=Path, metavar="PATH", help="CANN's fusion_switch.cfg"
     )
+    group.add_argument(
+        "--modify-mixlist", type=Path, metavar="PATH",
+        help="CANN's JSON of changes to the operator lists of allow_mix_precision",
+    )  # fmt: skip
 
 
 def add_compile(add_parser: Callable[..., argparse.ArgumentParser]) -> None:

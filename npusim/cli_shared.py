@@ -70,8 +70,32 @@ def positive(text: str) -> int:
     return value
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """What to compile or run: the model, its sizes, the chip."""
+#: CANN's `--precision_mode` values (`npusim.compiler.precision_modes.MODES`, not imported here).
+PRECISION_MODES = (
+    "must_keep_origin_dtype",
+    "allow_fp32_to_bf16",
+    "allow_fp32_to_fp16",
+    "allow_mix_precision_bf16",
+    "allow_mix_precision",
+    "allow_mix_precision_fp16",
+    "force_fp16",
+)
+
+
+def _add_precision(group: argparse._ActionsContainer) -> None:
+    """The type that float32 operators compute in: npusim's short names, or CANN's modes."""
+    one = group.add_mutually_exclusive_group()
+    one.add_argument(
+        "--precision", choices=("fp32", "fp16", "bf16"), help="default: the workload's, else fp16"
+    )
+    one.add_argument(
+        "--precision-mode", dest="precision", choices=PRECISION_MODES, metavar="MODE",
+        help="CANN's: " + ", ".join(PRECISION_MODES),
+    )  # fmt: skip
+
+
+def add_model(parser: argparse.ArgumentParser, precision: bool = True) -> None:
+    """What to compile or run: the model, its sizes, the chip, and the precision if wanted."""
     parser.add_argument(
         "model", metavar="MODEL", help="a workload's name, a workload .yaml, or an .onnx file"
     )
@@ -85,9 +109,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--shape", type=_shape, action="append", default=[], metavar="NAME=1,3,224,224",
         help="shape of an input (repeatable)",
     )  # fmt: skip
-    what.add_argument(
-        "--precision", choices=("fp32", "fp16", "bf16"), help="default: the workload's, else fp16"
-    )
+    if precision:
+        _add_precision(what)
     what.add_argument("--seed", type=int, metavar="N", help="of weights and inputs")
 
 

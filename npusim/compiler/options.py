@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from npusim.chip.spec import ChipSpec
-from npusim.errors import UnsupportedError
-from npusim.ir import DType
-
-#: Precision option → the element type that float tensors get.
-PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
+from npusim.compiler.mixlist import MixList
+from npusim.compiler.precision_modes import PrecisionMode, mode_named
 
 
 @dataclass(frozen=True)
@@ -17,26 +14,28 @@ class CompileOptions:
     """Options of one compilation.
 
     Attributes:
-        precision: "fp32" keeps the model's types; "fp16"/"bf16" computes in that type.
+        precision: "fp32" keeps the model's types; "fp16"/"bf16" computes in that type; else one
+            of CANN's precision modes.
         level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses.
         disabled: names of passes that do not run.
         reuse_memory: False gives every tensor memory of its own.
+        mixlist: changes to the operator lists of mixed precision.
     """
 
     precision: str = "fp16"
     level: int = 2
     disabled: frozenset[str] = frozenset()
     reuse_memory: bool = True
+    mixlist: MixList | None = None
 
     @property
-    def dtype(self) -> DType:
-        """Element type of float tensors."""
-        found = PRECISIONS.get(self.precision)
-        if found is None:
-            raise UnsupportedError(
-                f"precision {self.precision!r}", ", ".join(PRECISIONS), "use --precision fp16"
-            )
-        return found
+    def mode(self) -> PrecisionMode:
+        """The precision mode that `precision` names.
+
+        Raises:
+            UnsupportedError: there is none of that name.
+        """
+        return mode_named(self.precision)
 
 
 @dataclass(frozen=True)

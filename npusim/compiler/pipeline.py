@@ -95,7 +95,7 @@ def _executable(graph: Graph, ctx: CompileContext) -> Executable:
         Executable(
             name=graph.name,
             chip=ctx.chip.name,
-            precision=ctx.options.precision,
+            precision=ctx.options.mode.name,
             tasks=lowered.tasks,
             buffers=memory.buffers,
             constants=constants,

@@ -8,7 +8,7 @@ A workload file, `workloads/NAME.yaml`:
     shapes: {input_ids: [1, 384]}
     options: {}                  # of the built-in model, e.g. {m: 8192}
     dtype: float32               # weights and float inputs of the built-in model
-    precision: fp16              # what the compiler makes of it
+    precision: fp16              # what the compiler makes of it: fp32, bf16, a mode of CANN's
     seed: 0                      # weights of the built-in model, and inputs
 """
 
@@ -28,7 +28,19 @@ from npusim.frontends.onnx_import import load_onnx
 from npusim.ir import DType, Graph
 from npusim.models import build_model, get_model, list_models
 
-Precision = Literal["fp16", "bf16", "fp32"]
+#: npusim's short names, then CANN's precision modes (`npusim.compiler.precision_modes`).
+Precision = Literal[
+    "fp16",
+    "bf16",
+    "fp32",
+    "must_keep_origin_dtype",
+    "allow_fp32_to_bf16",
+    "allow_fp32_to_fp16",
+    "allow_mix_precision_bf16",
+    "allow_mix_precision",
+    "allow_mix_precision_fp16",
+    "force_fp16",
+]
 FloatType = Literal["float16", "bfloat16", "float32"]
 Size = Annotated[int, Field(strict=True, ge=1)]
 Shapes = Mapping[str, tuple[int, ...]]

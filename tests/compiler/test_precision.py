@@ -1,4 +1,4 @@
-"""Casts at the borders, weights at load; what is no float32 stays."""
+"""One narrow type: casts at the borders, weights at load; what is no float32 stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's code, chip and commands work as they stand there."""
+"""The code, chip and commands of the README and the guides work as they stand there."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import pytest
 from npusim import cli
 
 TESTS = Path(__file__).resolve().parent
-README = (TESTS.parent / "README.md").read_text(encoding="utf-8")
+PAGES = ("README.md", "docs/extending.md")
+README = "\n".join((TESTS.parent / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language."""
+    """The fenced blocks of a language, over all pages."""
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 

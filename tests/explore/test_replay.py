@@ -29,17 +29,23 @@ PRODUCT = op("MatMul", (tensor(256, 64), tensor(64, 128)), (tensor(256, 128),), 
 
 def test_rows_and_reasons() -> None:
     odd = replace(PRODUCT, inputs=(tensor(256, 64), tensor(65, 128)))
-    ops = [
-        PRODUCT, replace(PRODUCT, op_type="NoSuchOp"), replace(PRODUCT, core_type="AI_CPU"), odd
-    ]  # fmt: skip
+    ops = [PRODUCT, replace(PRODUCT, op_type="NoSuchOp"), odd]
     found = replay(ops, CHIP)
     done, *others = found.rows
     assert done.predicted_us and done.bound and done.reason == ""
-    assert [r.predicted_us for r in others] == [None] * 3
-    assert [r.reason for r in others[:2]] == ["unknown operator type", "runs on the AI CPU"]
-    assert "no product" in others[2].reason
-    assert found.coverage == pytest.approx(0.25)
+    assert [r.predicted_us for r in others] == [None] * 2
+    assert others[0].reason == "unknown operator type"
+    assert "no product" in others[1].reason
+    assert found.coverage == pytest.approx(1 / 3)
     assert [p.predicted_us for p in found.plain(CHIP)] == [r.predicted_us for r in found.rows]
+
+
+def test_an_ai_cpu_row_takes_its_launch_and_its_bytes() -> None:
+    x = tensor(1000, 1000)
+    on_cpu = op("AnythingAtAll", (x,), (x,), core_type="AI_CPU")
+    (row,) = replay([on_cpu], CHIP).rows
+    assert row.bound == "aicpu" and row.reason == ""
+    assert row.predicted_us == pytest.approx((75e-6 + 4e6 / 2e9) * 1e6)
 
 
 def test_l2_is_carried_within_a_net_only() -> None:

@@ -18,6 +18,7 @@ from npusim.frontends.recorded import RecordedOp
 from npusim.machine.gm import GmState, cold, hot
 from npusim.machine.launch import LaunchResult
 from npusim.machine.record import binding, bound_shares
+from npusim.program.executable import TaskKind
 from npusim.program.kernel import Plan, choose_plan, get_kernel
 from npusim.timeline.replayed import ReplayedOp
 
@@ -143,6 +144,9 @@ def replay(
         results = dict(zip(todo, each("time", partial(_time, chip), tasks), strict=True))
     rows = []
     for op, what in zip(ops, found, strict=True):
+        if op.core_type == TaskKind.AI_CPU.value:
+            rows.append(_on_ai_cpu(op, chip))
+            continue
         done = what if isinstance(what, str) else results[what]
         if isinstance(what, str) or isinstance(done, str):
             rows.append(ReplayRow(op, None, str(done), "", 0.0, op.block_dim))
@@ -163,7 +167,7 @@ class _Timing:
 
 def _launch(op: RecordedOp, chip: ChipSpec) -> Launch | str:
     """The op's launch on the chip, or why there is none."""
-    if op.core_type == "AI_CPU":
+    if op.core_type == TaskKind.AI_CPU.value:
         return "runs on the AI CPU"
     if builder_of(op.op_type) is None:
         return "unknown operator type"
@@ -193,6 +197,13 @@ def _time(chip: ChipSpec, task: tuple[_Timing, Plan]) -> LaunchResult | str:
         return time_waves(chip, timing.launch, plan, timing.gm)
     except KernelError as e:
         return e.what
+
+
+def _on_ai_cpu(op: RecordedOp, chip: ChipSpec) -> ReplayRow:
+    """An AI CPU row, of any operator type: its launch, and its operands at the AI CPU's rate."""
+    nbytes = sum(t.nbytes for t in (*op.inputs, *op.outputs))
+    duration = chip.cycles(chip.aicpu.launch) + chip.cycles(nbytes / chip.aicpu.rate)
+    return ReplayRow(op, chip.seconds(duration) * 1e6, "", "aicpu", 1.0, op.block_dim)
 
 
 def _row(op: RecordedOp, chip: ChipSpec, block_dim: int, result: LaunchResult) -> ReplayRow:

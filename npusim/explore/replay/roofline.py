@@ -10,12 +10,11 @@ from math import prod
 
 from npusim.chip.spec import ChipSpec
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
-from npusim.ir import DType
 
 
 def roofline_us(op: RecordedOp, chip: ChipSpec) -> float:
     """Microseconds of an op on the chip's roofline, launch included."""
-    nbytes = sum(_nbytes(t) for t in (*op.inputs, *op.outputs))
+    nbytes = sum(t.nbytes for t in (*op.inputs, *op.outputs))
     seconds = nbytes / chip.hbm.bandwidth
     if flops := _flops(op):
         dtype = max(op.inputs, key=lambda t: t.size).dtype
@@ -26,11 +25,6 @@ def roofline_us(op: RecordedOp, chip: ChipSpec) -> float:
     if not op.core_time_only:
         seconds += chip.scheduler.launch + chip.scheduler.per_block * op.block_dim
     return seconds * 1e6
-
-
-def _nbytes(t: RecordedTensor) -> int:
-    """Bytes of an operand; an element type that npusim does not have counts one byte each."""
-    return t.size * (DType(t.dtype).size if t.dtype in set(DType) else 1)
 
 
 def _flops(op: RecordedOp) -> int:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from npusim.ir import DType
+
 
 @dataclass(frozen=True)
 class RecordedTensor:
@@ -22,6 +24,11 @@ class RecordedTensor:
     def size(self) -> int:
         """Elements (1 for a scalar)."""
         return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes; an element type that npusim does not have counts one byte each."""
+        return self.size * (DType(self.dtype).size if self.dtype in set(DType) else 1)
 
 
 @dataclass(frozen=True)

@@ -107,26 +107,31 @@ class BlockDepthwise(TileKernel):
         job = Job.of(args)
         w, core = job.window, chip.core
         if _alone(args):
-            yield {"rows": job.result[0], "blocks": min(job.units, chip.cores.count)}
+            if 4 * C0 * 2 + prod(job.result) * C0 * 2 <= core.ub.size:
+                yield {"rows": job.result[0], "blocks": min(job.units, chip.cores.count)}
             return
         plane = w.kernel[1] * w.kernel[2] * FRACTAL
         planes = min(w.kernel[0], min(core.l0a.size, core.l0b.size) // plane)
         high, wide = job.result
         most = GRADIENT_TILE if job.gradient else core.l0c.size // (2 * C0 * C0 * 4)
         rows = max(1, min(high, most * C0 // wide))
-        while rows > 1 and _tile_bytes(job, rows) > core.l1.size // 4:
+        while rows > 1 and (
+            _tile_bytes(job, rows) > core.l1.size // 4
+            or _operands_in_ub(job, rows) + 2 * FRACTAL > core.ub.size
+        ):
             rows = -(-rows // 2)
         rows = -(-high // -(-high // rows))
+        room = (core.ub.size - _operands_in_ub(job, rows)) // (2 * FRACTAL)
         blocks = -(-rows * wide // C0)
         fits = 2 * _tile_bytes(job, rows) + w.taps * FRACTAL <= core.l1.size
-        if not planes or not fits or blocks * C0 * C0 * 4 > core.l0c.size:
+        if not planes or room < 1 or not fits or blocks * C0 * C0 * 4 > core.l0c.size:
             return
         slots = 2 if 2 * planes * plane <= core.l0a.size else 1
         yield {
             "rows": rows,
             "planes": planes,
             "slots": slots,
-            "fractals": min(blocks, core.l0a.size // slots // (planes * plane)),
+            "fractals": min(blocks, core.l0a.size // slots // (planes * plane), room),
             "blocks": min(job.units, chip.cores.count),
         }
 
@@ -183,6 +188,11 @@ def _tile_bytes(job: Job, rows: int) -> int:
     if job.gradient:
         return max(t.valid for t in gradient_tiles(job, rows)) * w.out[2] * C0 * 2
     return w.kernel[0] * min(w.size[1], reach(w, 1, rows)) * w.size[2] * C0 * 2
+
+
+def _operands_in_ub(job: Job, rows: int) -> int:
+    """UB that a gradient's dy and means (two of each) and their product take."""
+    return 5 * _tile_bytes(job, rows) if job.gradient else 0
 
 
 def gradient_tiles(job: Job, rows: int) -> list[Span]:

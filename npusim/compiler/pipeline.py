@@ -11,6 +11,7 @@ from npusim.compiler.memory import plan_memory
 from npusim.compiler.options import CompileContext, CompileOptions, Decision
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
+from npusim.compiler.passes.common_subexpressions import eliminate_common
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
     fuse_bias,
@@ -20,7 +21,9 @@ from npusim.compiler.passes.fuse import (
 )
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
 from npusim.compiler.passes.layout import assign_layouts
+from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
 from npusim.ir import Graph, verify
 from npusim.program.executable import Executable, verify_executable
@@ -29,6 +32,9 @@ from npusim.program.executable import Executable, verify_executable
 PASSES: tuple[Pass, ...] = (
     remove_identities,
     fold_constants,
+    remove_no_ops,
+    remove_reshapes,
+    eliminate_common,
     fold_batchnorm,
     remove_dead,
     assign_precision,

@@ -12,6 +12,7 @@ from npusim.compiler.options import CompileContext, CompileOptions, Decision
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
     fuse_bias,
@@ -43,6 +44,8 @@ PASSES: tuple[Pass, ...] = (
     fuse_bias,
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
+    fuse_matmul_cast,
+    fuse_conv_cast,
     fuse_elementwise,
     assign_layouts,
     remove_dead,

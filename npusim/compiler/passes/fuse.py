@@ -147,7 +147,7 @@ class _Epilogues:
         kernel = _kernel(self._out, node, self._ctx)[0]
         if not kernel:
             return float("inf")
-        key = (kernel, _args(self._out, node))
+        key = (kernel, launch_of(self._out, node))
         if key not in self._cycles:
             self._cycles[key] = best_estimate(*key, self._ctx.chip)
         return self._cycles[key]
@@ -202,10 +202,11 @@ def _append_clip(graph: Graph, node: Node, clip: Node) -> Node | None:
 
 def _kernel(graph: Graph, node: Node, ctx: CompileContext) -> tuple[str, str]:
     """The kernel of a node in the layouts that it will get; '' and why, where there is none."""
-    return select_kernel(_args(graph, node), ctx.chip)
+    return select_kernel(launch_of(graph, node), ctx.chip)
 
 
-def _args(graph: Graph, node: Node) -> KernelArgs:
+def launch_of(graph: Graph, node: Node) -> KernelArgs:
+    """The launch of a node in the layouts that it will get."""
     args = kernel_args(graph, node)
     if node.op_type == "Conv" and len(args.outputs[0].shape) == 4:
         return _in_conv_layouts(node, args)

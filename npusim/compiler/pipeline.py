@@ -25,6 +25,10 @@ from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.reshapes import remove_reshapes
+from npusim.compiler.passes.trans_breadth import merge_same_transdata
+from npusim.compiler.passes.trans_cast import fuse_trans_cast
+from npusim.compiler.passes.trans_motion import move_transdata
+from npusim.compiler.passes.trans_symmetry import eliminate_symmetric
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
 from npusim.ir import Graph, verify
 from npusim.program.executable import Executable, verify_executable
@@ -45,9 +49,13 @@ PASSES: tuple[Pass, ...] = (
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
     fuse_matmul_cast,
-    fuse_conv_cast,
     fuse_elementwise,
     assign_layouts,
+    eliminate_symmetric,
+    move_transdata,
+    merge_same_transdata,
+    fuse_trans_cast,
+    fuse_conv_cast,
     remove_dead,
 )
 

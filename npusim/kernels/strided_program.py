@@ -112,14 +112,15 @@ class _Mover:
             return self._k.vec("transpose", whole, loaded)
         return self._k.vec_taking("transpose", cycles, whole, loaded)
 
-    def _converted(
-        self, g: Grid, stored: Region, loaded: Region, elements: int
-    ) -> Iterator[Instr]:
-        """A tile converted, and transposed before or after, while it is narrow."""
+    def _converted(self, g: Grid, stored: Region, loaded: Region, elements: int) -> Iterator[Instr]:
+        """A tile converted, and transposed before or after, while it is narrow.
+
+        Tiles are dense in UB, padding included, so that a conversion walks whole repeats.
+        """
         k = self._k
         whole = narrow(stored, g.job.tile_shapes(g.chunk)[1])
         if self._third is None or g.job.swap < 0:
-            yield k.vec("conv", whole, loaded)
+            yield k.vec("conv", _flat(whole), _flat(loaded))
             return
         widens = whole.dtype.itemsize > loaded.dtype.itemsize
         like, dtype = (whole, loaded.dtype) if widens else (loaded, whole.dtype)
@@ -128,9 +129,9 @@ class _Mover:
         between = Region("UB", -1, self._third.offset, like.shape, strides, dtype)
         if widens:
             yield self._swap(between, loaded, elements)
-            yield k.vec("conv", whole, between)
+            yield k.vec("conv", _flat(whole), _flat(between))
         else:
-            yield k.vec("conv", between, loaded)
+            yield k.vec("conv", _flat(between), _flat(loaded))
             yield self._swap(whole, between, elements)
 
     def _spread(self, g: Grid, stored: Region, loaded: Region) -> Instr:
@@ -158,3 +159,8 @@ class _Mover:
     def _commands(self, a: Region, b: Region, load: bool) -> int | None:
         k = self._k
         return row_commands(k.args, k.chip, cost.bursts(a, b), a.nbytes, load)
+
+
+def _flat(r: Region) -> Region:
+    """A dense region of UB, in whatever order of axes, as one row."""
+    return Region.dense("UB", r.operand, r.offset, (r.size,), r.dtype)

@@ -16,7 +16,6 @@ from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 from npusim.program.region import GM, Region
 
-
 #: Types between which TransData converts on the way, where the graph's border is fp32.
 CONVERTS = {DType.FLOAT16, DType.FLOAT32}
 

@@ -67,9 +67,7 @@ def test_refuses_two_blocked_layouts() -> None:
     st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12)),
     st.integers(0, 99),
 )
-def test_channels_with_a_conversion(
-    chip: str, shape: tuple[int, int, int, int], seed: int
-) -> None:
+def test_channels_with_a_conversion(chip: str, shape: tuple[int, int, int, int], seed: int) -> None:
     _converts(chip, shape, seed)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from npusim.compiler.costs import Costs
 from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.fuse import launch_of
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import select_kernel
 from npusim.ir import DType, Graph, Node
-from npusim.program.kernel import best_estimate
 
 
 @graph_pass("MatmulCastFusionPass", Kind.GRAPH_FUSION)
@@ -52,17 +52,9 @@ def _objection(graph: Graph, ctx: CompileContext, cube: Node, cast: Node, reader
     found, why = select_kernel(launch_of(graph, wide), ctx.chip)
     if not kernel or found != kernel:
         return f"no kernel of the cube writes it: {why}" if why else f"it would need {found}"
-    together = best_estimate(kernel, launch_of(graph, wide), ctx.chip)
-    apart = best_estimate(kernel, launch_of(graph, cube), ctx.chip)
-    apart += _alone(graph, ctx, cast)
+    costs = Costs(ctx.chip)
+    together = costs.launch(launch_of(graph, wide))
+    apart = sum(costs.launch(launch_of(graph, node)) for node in (cube, cast))
     if together > apart:
         return f"it would cost {together:.0f} cycles, apart {apart:.0f}"
     return ""
-
-
-def _alone(graph: Graph, ctx: CompileContext, cast: Node) -> float:
-    """Cycles of the Cast as a task of its own."""
-    args = launch_of(graph, cast)
-    kernel, _ = select_kernel(args, ctx.chip)
-    gap = ctx.chip.cycles(ctx.chip.scheduler.gap)
-    return best_estimate(kernel, args, ctx.chip) + gap if kernel else float("inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from npusim.compiler.passes.cleanup import remove_dead
 from npusim.compiler.rewiring import take_out
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import VIEWS
-from npusim.ir import Constant, DType, Graph, Node, Tensor, TensorType
+from npusim.ir import Constant, DType, Graph, Node, Tensor
 from npusim.ops import attributes
 
 
@@ -85,13 +86,10 @@ class _Shapes:
         shape = self._shape(node.outputs[0])
         if shape not in self._shapes:
             name = self._shapes[shape] = self._ctx.fresh(f"{node.name}_shape")
-            value = np.asarray(shape, np.int64)
-            self._out.constants[name] = Constant(TensorType(value.shape, DType.INT64), lambda: value)
-            self._out.tensors[name] = Tensor(name, value.shape, DType.INT64)
+            self._out.constants[name] = Constant.of(np.asarray(shape, np.int64))
+            self._out.tensors[name] = Tensor(name, (len(shape),), DType.INT64)
         attrs = {"allowzero": 1} if 0 in shape else {}
-        return node.with_(
-            op_type="Reshape", inputs=(source, self._shapes[shape]), attrs=attrs
-        )
+        return node.with_(op_type="Reshape", inputs=(source, self._shapes[shape]), attrs=attrs)
 
     def _source(self, node: Node) -> str:
         """What the node reads, past what is going to be gone."""
@@ -109,4 +107,4 @@ class _Shapes:
 
 
 def _in_order(axes: Sequence[int]) -> bool:
-    return all(a < b for a, b in zip(axes, axes[1:], strict=False))
+    return all(a < b for a, b in pairwise(axes))

@@ -90,6 +90,7 @@ class _Turn:
         self.result = graph.tensors[node.outputs[0]]
         self.to = OTHER[self.result.layout]
         self._made: dict[str, str] = {}
+        self._hoisted: set[str] = set()  # TransData that come before the node now
 
     def legal(self) -> bool:
         """Whether every operand can be had in the layout, without padding to take care of."""
@@ -144,7 +145,7 @@ class _Turn:
                 yield from before
                 yield n.with_(inputs=inputs, outputs=(inner,))
                 yield from after
-            elif not set(n.outputs) & gone:
+            elif n.name not in self._hoisted and not set(n.outputs) & gone:
                 names = tuple(swap.get(i, i) for i in n.inputs)
                 yield n if names == n.inputs else n.with_(inputs=names)
 
@@ -164,35 +165,39 @@ class _Turn:
             source = out.tensors[maker.inputs[0]]
             if source.layout is self.to and source.type == t.type:
                 return source.name
-        if name in self._made:
-            return self._made[name]
-        new = self._made[name] = self._ctx.fresh(name)
-        shape = t.shape
-        if name in out.constants:
+        if name not in self._made:
+            self._made[name] = self._converted(out, t, before)
+        return self._made[name]
+
+    def _converted(self, out: Graph, t: Tensor, before: list[Node]) -> str:
+        existing, late = self._existing(t.name)
+        if existing is not None:
+            if late:
+                self._hoisted.add(existing.name)
+                before.append(existing)
+            return existing.outputs[0]
+        new, shape = self._ctx.fresh(t.name), t.shape
+        if t.name in out.constants:
             if self.to is Layout.NC1HWC0 and len(shape) == 3:
                 shape = (1, *shape)
-            kind = replace(out.constants[name].type, shape=shape)
-            out.constants[new] = out.constants[name].map(lambda a: a.reshape(shape), kind)
+            constant = out.constants[t.name]
+            kind = replace(constant.type, shape=shape)
+            out.constants[new] = constant.map(lambda a: a.reshape(shape), kind)
+        else:
+            before.append(self._transdata(t.name, new))
         out.tensors[new] = replace(t, name=new, shape=shape, layout=self.to)
-        if name not in out.constants:
-            existing = self._existing(name)
-            if existing is not None:
-                del out.tensors[new]
-                self._made[name] = existing
-                return existing
-            before.append(self._transdata(name, new))
         return new
 
-    def _existing(self, name: str) -> str | None:
-        """A tensor that an earlier TransData has made of this one, in the other layout."""
+    def _existing(self, name: str) -> tuple[Node | None, bool]:
+        """A TransData of a tensor to the other layout, and whether it comes after the node."""
+        late = False
         for n in self._graph.nodes:
-            if n is self.node:
-                return None
+            late |= n is self.node
             if n.op_type == "TransData" and n.inputs[0] == name:
                 t = self._graph.tensors[n.outputs[0]]
                 if t.layout is self.to and t.type == self._graph.tensors[name].type:
-                    return t.name
-        return None
+                    return n, late
+        return None, False
 
     def _transdata(self, source: str, result: str) -> Node:
         return Node(self._ctx.fresh(f"{source}_trans"), "TransData", (source,), (result,))

@@ -27,6 +27,7 @@ from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.trans_breadth import merge_same_transdata
 from npusim.compiler.passes.trans_cast import fuse_trans_cast
+from npusim.compiler.passes.trans_matmul import fuse_matmul_transdata
 from npusim.compiler.passes.trans_motion import move_transdata
 from npusim.compiler.passes.trans_symmetry import eliminate_symmetric
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
@@ -54,6 +55,7 @@ PASSES: tuple[Pass, ...] = (
     eliminate_symmetric,
     move_transdata,
     merge_same_transdata,
+    fuse_matmul_transdata,
     fuse_trans_cast,
     fuse_conv_cast,
     remove_dead,

@@ -2,23 +2,24 @@
 
 `assign_layouts` goes forward and keeps an elementwise node in the layout of its operands. It may
 be better off in the other one: its operand is read in that one too, or its result is read in
-nothing else, or a Cast in it makes the TransData move wider elements.
+nothing else, or a Cast in it makes the TransData move wider elements. A matrix product before it
+writes FRACTAL_NZ itself, so that a chain of products needs no TransData.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeGuard
 
 from npusim.compiler.costs import Costs
 from npusim.compiler.options import CompileContext
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import moves_nothing
 from npusim.ir import Graph, Layout, Node, Tensor
-from npusim.ir.layout import c0_of
+from npusim.ir.layout import BLOCK, c0_of
 from npusim.ops import get_operator
 
-OTHER = {Layout.ND: Layout.NC1HWC0, Layout.NC1HWC0: Layout.ND}
 ROUNDS = 3  #: over the whole graph: chains are fused into one node, so few are needed
 
 
@@ -42,55 +43,60 @@ def _turned(graph: Graph, ctx: CompileContext, costs: Costs) -> Graph | None:
     while at < len(graph.nodes):
         node = graph.nodes[at]
         at += 1
-        if not _candidate(graph, node, uses, makers):
-            continue
-        turn = _Turn(graph, ctx, node, uses, makers)
-        if not turn.legal():
-            continue
-        found, new = turn.run(), turn.node.name
-        before, after = turn.cost(graph, costs), turn.cost(found, costs)
-        names = (node.name, turn.around())
-        taken = after < before
-        reason = f"{turn.to.value}: {after:.0f} cycles with the TransData, else {before:.0f}"
-        ctx.decide("TransDataMotionPass", names, taken, reason)
-        if taken:
-            graph, changed = found, True
-            uses, makers = graph.consumers(), graph.producers()
-            at = next(i for i, n in enumerate(graph.nodes) if n.name == new) + 1
+        for to in _targets(graph, node, uses, makers):
+            turn = _Turn(graph, ctx, node, to, uses, makers)
+            if not turn.legal():
+                continue
+            found = turn.run()
+            before, after = turn.cost(graph, costs), turn.cost(found, costs)
+            taken = after < before
+            reason = f"in {to.value} {after:.0f} cycles with the TransData, else {before:.0f}"
+            ctx.decide("TransDataMotionPass", (node.name, turn.around()), taken, reason)
+            if taken:
+                graph, changed = found, True
+                uses, makers = graph.consumers(), graph.producers()
+                at = next(i for i, n in enumerate(graph.nodes) if n.name == node.name) + 1
+                break
     return graph if changed else None
 
 
-def _candidate(
+def _targets(
     graph: Graph, node: Node, uses: dict[str, list[Node]], makers: dict[str, Node]
-) -> bool:
-    """An elementwise node of one result next to a TransData."""
+) -> list[Layout]:
+    """Layouts that an elementwise node of one result meets beyond the TransData next to it."""
     if len(node.outputs) != 1 or node.op_type == "TransData":
-        return False
+        return []
     if not get_operator(node.op_type, node.name).elementwise:
-        return False
-    if graph.tensors[node.outputs[0]].layout not in OTHER:
-        return False
-    near = [makers[i] for i in node.inputs if i in makers] + uses.get(node.outputs[0], [])
-    return any(n.op_type == "TransData" and not moves_nothing(graph, n) for n in near)
+        return []
+    sources = [makers[i].inputs[0] for i in node.inputs if _moved_by(graph, makers.get(i))]
+    readers = uses.get(node.outputs[0], [])
+    results = [n.outputs[0] for n in readers if _moved_by(graph, n)]
+    found = dict.fromkeys(graph.tensors[i].layout for i in (*results, *sources))
+    return [layout for layout in found if layout is not graph.tensors[node.outputs[0]].layout]
+
+
+def _moved_by(graph: Graph, node: Node | None) -> bool:
+    return node is not None and node.op_type == "TransData" and not moves_nothing(graph, node)
 
 
 class _Turn:
-    """One node, turned to the other layout."""
+    """One node, turned to another layout."""
 
     def __init__(
         self,
         graph: Graph,
         ctx: CompileContext,
         node: Node,
+        to: Layout,
         uses: dict[str, list[Node]],
         makers: dict[str, Node],
     ) -> None:
-        self._graph, self._ctx, self.node = graph, ctx, node
+        self._graph, self._ctx, self.node, self.to = graph, ctx, node, to
         self._uses, self._makers = uses, makers
         self.result = graph.tensors[node.outputs[0]]
-        self.to = OTHER[self.result.layout]
         self._made: dict[str, str] = {}
         self._hoisted: set[str] = set()  # TransData that come before the node now
+        self._products: set[str] = set()  # matrix products that write the layout themselves
 
     def legal(self) -> bool:
         """Whether every operand can be had in the layout, without padding to take care of."""
@@ -104,7 +110,17 @@ class _Turn:
         if self.to is Layout.ND:
             return True
         c0 = c0_of(self.result.dtype)
-        if len(shape) != 4 or shape[1] % c0 or any(c0_of(t.dtype) != c0 for t in tensors):
+        if self.to is Layout.FRACTAL_NZ:
+            whole = len(shape) >= 2 and not shape[-1] % c0 and not shape[-2] % BLOCK
+            return whole and all(
+                t.type.size == 1 or (t.shape == shape and c0_of(t.dtype) == c0) for t in tensors
+            )
+        if (
+            self.to is not Layout.NC1HWC0
+            or len(shape) != 4
+            or shape[1] % c0
+            or any(c0_of(t.dtype) != c0 for t in tensors)
+        ):
             return False
         return all(self._joins(t, shape) for t in tensors)
 
@@ -165,9 +181,21 @@ class _Turn:
             source = out.tensors[maker.inputs[0]]
             if source.layout is self.to and source.type == t.type:
                 return source.name
+        if self._writes_fractals(maker):
+            self._products.add(maker.name)
+            out.tensors[name] = replace(t, layout=self.to)
+            return name
         if name not in self._made:
             self._made[name] = self._converted(out, t, before)
         return self._made[name]
+
+    def _writes_fractals(self, maker: Node | None) -> TypeGuard[Node]:
+        """A matrix product that nobody else reads: whether its kernel can is in the cost."""
+        if maker is None or maker.op_type not in ("MatMul", "Gemm"):
+            return False
+        (result,) = maker.outputs
+        alone = self._uses[result] == [self.node] and result not in self._graph.outputs
+        return alone and self.to is Layout.FRACTAL_NZ
 
     def _converted(self, out: Graph, t: Tensor, before: list[Node]) -> str:
         existing, late = self._existing(t.name)
@@ -209,8 +237,9 @@ class _Turn:
         return next(n.name for n in near if n.op_type == "TransData")
 
     def cost(self, graph: Graph, costs: Costs) -> float:
-        """Cycles of the node and of all TransData of a graph."""
-        counted = (n for n in graph.nodes if n.op_type == "TransData" or n.name == self.node.name)
+        """Cycles of the node, the products that it changes, and all TransData of a graph."""
+        own = {self.node.name, *self._products}
+        counted = (n for n in graph.nodes if n.op_type == "TransData" or n.name in own)
         return sum(costs.node(graph, n) for n in counted)
 
 

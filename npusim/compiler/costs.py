@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from npusim.chip.spec import ChipSpec
+from npusim.compiler.options import CompileContext
 from npusim.compiler.select import kernel_args, moves_nothing, select_kernel
 from npusim.ir import Graph, Node
 from npusim.program.kernel import KernelArgs, best_estimate
 
 
 class Costs:
-    """Estimates for a chip; equal launches are estimated once."""
+    """Estimates for a chip; equal launches are estimated once in a compilation."""
 
-    def __init__(self, chip: ChipSpec) -> None:
-        self._chip = chip
-        self._known: dict[KernelArgs, float] = {}
+    def __init__(self, ctx: CompileContext) -> None:
+        self._chip, self._known = ctx.chip, ctx.cycles
 
     def node(self, graph: Graph, node: Node) -> float:
         """Cycles of a node in the layouts that it has now; 0 of a view."""

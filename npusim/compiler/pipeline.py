@@ -21,6 +21,7 @@ from npusim.compiler.passes.fuse import (
     fuse_matmul_epilogues,
 )
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
+from npusim.compiler.passes.heavy_format import propagate_fractals
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
@@ -52,6 +53,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_matmul_cast,
     fuse_elementwise,
     assign_layouts,
+    propagate_fractals,
     eliminate_symmetric,
     move_transdata,
     merge_same_transdata,

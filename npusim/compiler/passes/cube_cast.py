@@ -52,7 +52,7 @@ def _objection(graph: Graph, ctx: CompileContext, cube: Node, cast: Node, reader
     found, why = select_kernel(launch_of(graph, wide), ctx.chip)
     if not kernel or found != kernel:
         return f"no kernel of the cube writes it: {why}" if why else f"it would need {found}"
-    costs = Costs(ctx.chip)
+    costs = Costs(ctx)
     together = costs.launch(launch_of(graph, wide))
     apart = sum(costs.launch(launch_of(graph, node)) for node in (cube, cast))
     if together > apart:

@@ -19,7 +19,7 @@ def fuse_trans_cast(graph: Graph, ctx: CompileContext) -> Graph:
     out = graph.copy()
     joined: set[str] = set()  # nodes that are gone, or have taken one in
     replaced: dict[str, Node | None] = {}
-    costs = Costs(ctx.chip)
+    costs = Costs(ctx)
     for second in graph.nodes:
         first = makers.get(second.inputs[0]) if second.inputs else None
         if first is None or {first.op_type, second.op_type} != {"Cast", "TransData"}:

@@ -14,7 +14,7 @@ def fuse_matmul_transdata(graph: Graph, ctx: CompileContext) -> Graph:
     uses, makers = graph.consumers(), graph.producers()
     out = graph.copy()
     replaced: dict[str, Node | None] = {}
-    costs = Costs(ctx.chip)
+    costs = Costs(ctx)
     for trans in graph.nodes:
         product = makers.get(trans.inputs[0]) if trans.op_type == "TransData" else None
         if product is None or product.op_type not in ("MatMul", "Gemm"):

@@ -26,7 +26,7 @@ ROUNDS = 3  #: over the whole graph: chains are fused into one node, so few are 
 @graph_pass("TransDataMotionPass", Kind.GRAPH_FUSION)
 def move_transdata(graph: Graph, ctx: CompileContext) -> Graph:
     """Turn elementwise nodes to the other layout where the TransData around them cost less then."""
-    costs = Costs(ctx.chip)
+    costs = Costs(ctx)
     for _ in range(ROUNDS):
         turned = _turned(graph, ctx, costs)
         if turned is None:
@@ -44,7 +44,7 @@ def _turned(graph: Graph, ctx: CompileContext, costs: Costs) -> Graph | None:
         node = graph.nodes[at]
         at += 1
         for to in _targets(graph, node, uses, makers):
-            turn = _Turn(graph, ctx, node, to, uses, makers)
+            turn = Turn(graph, ctx, node, to, uses, makers)
             if not turn.legal():
                 continue
             found = turn.run()
@@ -79,7 +79,7 @@ def _moved_by(graph: Graph, node: Node | None) -> bool:
     return node is not None and node.op_type == "TransData" and not moves_nothing(graph, node)
 
 
-class _Turn:
+class Turn:
     """One node, turned to another layout."""
 
     def __init__(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from npusim.compiler.options import CompileContext
-from npusim.compiler.select import VIEWS, kernel_args, select_kernel
-from npusim.ir import DType, Graph, Layout, Node
+from npusim.compiler.select import kernel_args, moves_nothing, select_kernel
+from npusim.ir import DType, Graph, Node
 from npusim.ops import attributes, get_operator
 from npusim.ops.registry import Work
 from npusim.program.executable import KernelCall, Task, TaskKind
@@ -41,8 +41,8 @@ def lower(graph: Graph, ctx: CompileContext) -> Lowered:
 
 
 def _is_view(graph: Graph, node: Node, result: Lowered) -> bool:
-    """A reinterpretation of an ND tensor that needs no bytes moved."""
-    if node.op_type not in VIEWS or graph.tensors[node.inputs[0]].layout is not Layout.ND:
+    """A reinterpretation of a tensor that needs no bytes moved."""
+    if not moves_nothing(graph, node):
         return False
     root = result.alias.get(node.inputs[0], node.inputs[0])
     # A graph output keeps memory of its own when it would be a graph input or a constant.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from npusim.chip.spec import ChipSpec
 from npusim.compiler.mixlist import MixList
 from npusim.compiler.precision_modes import PrecisionMode, mode_named
+from npusim.program.kernel import KernelArgs
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Decision:
 class CompileContext:
     """What passes share: the chip, the options, notes for the user, a source of fresh names.
 
-    `taken`: names of the model's own tensors and nodes.
+    `taken`: names of the model's own tensors and nodes. `cycles`: launches estimated so far.
     """
 
     chip: ChipSpec
@@ -60,6 +61,7 @@ class CompileContext:
     notes: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    cycles: dict[KernelArgs, float] = field(default_factory=dict)
     _used: dict[str, int] = field(default_factory=dict)
 
     def fresh(self, base: str) -> str:

@@ -11,6 +11,8 @@ from npusim.compiler.memory import plan_memory
 from npusim.compiler.options import CompileContext, CompileOptions, Decision
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
+from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
     fuse_bias,
@@ -19,8 +21,16 @@ from npusim.compiler.passes.fuse import (
     fuse_matmul_epilogues,
 )
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
+from npusim.compiler.passes.heavy_format import propagate_fractals
 from npusim.compiler.passes.layout import assign_layouts
+from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.passes.reshapes import remove_reshapes
+from npusim.compiler.passes.trans_breadth import merge_same_transdata
+from npusim.compiler.passes.trans_cast import fuse_trans_cast
+from npusim.compiler.passes.trans_matmul import fuse_matmul_transdata
+from npusim.compiler.passes.trans_motion import move_transdata
+from npusim.compiler.passes.trans_symmetry import eliminate_symmetric
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
 from npusim.ir import Graph, verify
 from npusim.program.executable import Executable, verify_executable
@@ -29,6 +39,9 @@ from npusim.program.executable import Executable, verify_executable
 PASSES: tuple[Pass, ...] = (
     remove_identities,
     fold_constants,
+    remove_no_ops,
+    remove_reshapes,
+    eliminate_common,
     fold_batchnorm,
     remove_dead,
     assign_precision,
@@ -37,8 +50,16 @@ PASSES: tuple[Pass, ...] = (
     fuse_bias,
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
+    fuse_matmul_cast,
     fuse_elementwise,
     assign_layouts,
+    propagate_fractals,
+    eliminate_symmetric,
+    move_transdata,
+    merge_same_transdata,
+    fuse_matmul_transdata,
+    fuse_trans_cast,
+    fuse_conv_cast,
     remove_dead,
 )
 

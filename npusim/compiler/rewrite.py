@@ -16,6 +16,7 @@ from enum import StrEnum
 from time import perf_counter
 
 from npusim.compiler.options import CompileContext, CompileOptions
+from npusim.compiler.select import moves_nothing
 from npusim.errors import UnsupportedError, nearest
 from npusim.ir import Graph, Node, verify
 
@@ -170,13 +171,9 @@ def _count(graph: Graph, op_type: str) -> int:
     return sum(n.op_type == op_type for n in graph.nodes)
 
 
-#: Operators that only give another view of an ND tensor: nothing is moved.
-_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-
-
 def traffic(graph: Graph) -> int:
     """Bytes that the nodes read and write in GM, each operand once."""
-    return sum(_operand_bytes(graph, n) for n in graph.nodes if n.op_type not in _VIEWS)
+    return sum(_operand_bytes(graph, n) for n in graph.nodes if not moves_nothing(graph, n))
 
 
 def _operand_bytes(graph: Graph, node: Node) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, EpilogueStep, Graph, Node
+from npusim.ir import DType, EpilogueStep, Graph, Layout, Node
+from npusim.ir.layout import lies_as_nd
 from npusim.ops import attributes, get_operator
 from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 
@@ -86,6 +87,22 @@ PARAMETERS: dict[str, dict[int, str]] = {
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
+def moves_nothing(graph: Graph, node: Node) -> bool:
+    """Whether a node's result is its operand's bytes, seen in another way.
+
+    So are the views of an ND tensor, and a TransData of what lies in its layout as it does in ND
+    (NC1HWC0 of whole blocks of channels where H = W = 1).
+    """
+    if node.epilogue or node.op_type not in (*VIEWS, "TransData"):
+        return False
+    source, result = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
+    if source.dtype is not result.dtype:
+        return False
+    if node.op_type == "TransData":
+        return all(lies_as_nd(t.shape, t.layout, t.dtype) for t in (source, result))
+    return source.layout is Layout.ND
+
+
 def kernel_of(op_type: str) -> str:
     """The preferred kernel of an operator; 'view' when it is free, '' for the AI CPU."""
     if op_type in VIEWS:
@@ -103,7 +120,7 @@ def _vectorised(op_type: str) -> bool:
 
 def kernel_args(graph: Graph, node: Node) -> KernelArgs:
     """The launch of a node: operand types and layouts, attributes, constant parameters."""
-    attrs = {k: _plain(v) for k, v in attributes(node).items() if v is not None}
+    attrs = {k: plain(v) for k, v in attributes(node).items() if v is not None}
     names = PARAMETERS.get(node.op_type, {})
     elementwise = get_operator(node.op_type, node.name).elementwise
     inputs: list[OperandSpec | None] = []
@@ -116,7 +133,7 @@ def kernel_args(graph: Graph, node: Node) -> KernelArgs:
         t, constant = graph.tensors[name], graph.constants.get(name)
         if constant is not None and i in names:
             value = constant.value()
-            attrs[names[i]] = value.item() if names[i] == "value" else _plain(value)
+            attrs[names[i]] = value.item() if names[i] == "value" else plain(value)
             inputs.append(None)
         elif constant is not None and t.type.size == 1 and (elementwise or i in fused):
             if i in fused:
@@ -148,13 +165,13 @@ def _step(step: EpilogueStep, scalars: dict[int, float]) -> EpilogueStep:
     return EpilogueStep(step.op_type, None, attrs)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Attribute values as hashable plain data."""
     if isinstance(value, DType):
         return value.value
     if hasattr(value, "tolist"):
         value = value.tolist()
-    return tuple(_plain(v) for v in value) if isinstance(value, list | tuple) else value
+    return tuple(plain(v) for v in value) if isinstance(value, list | tuple) else value
 
 
 def select_kernel(args: KernelArgs, chip: ChipSpec) -> tuple[str, str]:

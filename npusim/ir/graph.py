@@ -172,7 +172,9 @@ def verify(graph: Graph) -> Graph:
     """Check the graph's own rules and return it.
 
     Raises:
-        GraphError: a tensor used before it is made, made twice, or not described.
+        GraphError: a tensor used before it is made, made twice, or not described; a constant of
+            another type than its tensor; a layout that the shape does not have; an epilogue
+            step without its operand.
     """
     known = set(graph.inputs) | set(graph.constants)
     for name in known | set(graph.outputs):
@@ -184,6 +186,7 @@ def verify(graph: Graph) -> Graph:
                 f"two nodes named {node.name!r}", "unique node names", "rename one of them"
             )
         names.add(node.name)
+        _check_epilogue(node)
         for i in node.inputs:
             if i and i not in known:
                 raise GraphError(
@@ -205,7 +208,37 @@ def verify(graph: Graph) -> Graph:
     for o in graph.outputs:
         if o not in known:
             raise GraphError(f"graph output {o!r} is never made", "a produced tensor", "fix it")
+    _check_tensors(graph)
     return graph
+
+
+def _check_epilogue(node: Node) -> None:
+    for step in node.epilogue:
+        at = step.operand
+        if at is not None and not (0 <= at < len(node.inputs) and node.inputs[at]):
+            raise GraphError(
+                f"epilogue {step.op_type} of node {node.name!r} reads input {at}",
+                f"one of its {len(node.inputs)} inputs, present",
+                "correct the pass that fused it",
+            )
+
+
+def _check_tensors(graph: Graph) -> None:
+    for name, t in graph.tensors.items():
+        if t.name != name:
+            raise GraphError(
+                f"tensor {name!r} calls itself {t.name!r}", "one name", "correct the pass"
+            )
+        if t.layout is not Layout.ND:
+            storage_shape(t.shape, t.layout, t.dtype)
+    for name, c in graph.constants.items():
+        t = graph.tensors[name]
+        if c.type.dtype is not t.dtype or c.type.size != t.type.size:
+            raise GraphError(
+                f"constant {name!r} is {c.type.dtype.value} {c.type.shape}",
+                f"{t.dtype.value} {t.shape}, as its tensor says",
+                "correct the pass that made it",
+            )
 
 
 def _described(graph: Graph, name: str, where: str) -> None:

@@ -84,6 +84,20 @@ def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple
     )
 
 
+def lies_as_nd(shape: tuple[int, ...], layout: Layout, dtype: DType) -> bool:
+    """Whether a tensor's bytes are the same in `layout` as in ND: nothing is padded or moved."""
+    if layout is Layout.ND:
+        return True
+    c0, layout = c0_of(dtype, layout), _NARROW.get(layout, layout)
+    if layout is Layout.NC1HWC0 and len(shape) == 4:
+        return shape[1] % c0 == 0 and shape[2] * shape[3] == 1
+    if layout is Layout.NDC1HWC0 and len(shape) == 5:
+        return shape[1] % c0 == 0 and shape[2] * shape[3] * shape[4] == 1
+    if layout is Layout.FRACTAL_NZ and len(shape) >= 2:
+        return shape[-1] == c0 and shape[-2] % BLOCK == 0
+    return False
+
+
 def storage_bytes(shape: tuple[int, ...], layout: Layout, dtype: DType) -> int:
     """Bytes that a tensor occupies in device memory, padding included."""
     return prod(storage_shape(shape, layout, dtype)) * dtype.size

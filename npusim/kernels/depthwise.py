@@ -351,6 +351,8 @@ class DepthwiseConv(TileKernel):
             return "not one filter per channel (the cube's grouped convolution)"
         if weights.layout is not Layout.ND or weights.dtype != x.dtype:
             return "weights must be ND, of the image's type"
+        if out.dtype != x.dtype:
+            return f"{out.dtype.value} from {x.dtype.value}: results are of the image's type"
         for step in args.epilogue:
             if step.op_type not in _STEPS:
                 return f"epilogue {step.op_type} is not one of {', '.join(_STEPS)}"

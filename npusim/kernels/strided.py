@@ -6,7 +6,9 @@ differ only in what happens in UB between the load and the store:
 * nothing: rows (the longest run that is contiguous on both sides) pass through;
 * spread: axes along which src is broadcast are loaded once and repeated by the vector unit;
 * swap: src runs along another axis than dst, so 2-D tiles are transposed by the vector unit;
-* fill: there is no src; a constant tile is stored again and again.
+* fill: there is no src; a constant tile is stored again and again;
+* convert: src and dst are fp16 and fp32 (or the other way), and a tile is converted; one that is
+  transposed too has a third buffer, and is transposed while it is narrow.
 
 Where src is shorter than dst along an axis (the padding of blocked layouts), dst gets zeros.
 A job is cut into grids of equal tiles, which the blocks share.
@@ -57,9 +59,21 @@ class Job:
     pick: bool = False
 
     @property
+    def convert(self) -> bool:
+        """Whether the elements become wider or narrower."""
+        return self.src is not None and self.src.dtype.itemsize != self.dst.dtype.itemsize
+
+    @property
+    def itemsizes(self) -> tuple[int, int]:
+        """Bytes of an element, on the narrower and on the wider side."""
+        size = self.dst.dtype.itemsize
+        other = size if self.src is None else self.src.dtype.itemsize
+        return min(size, other), max(size, other)
+
+    @property
     def unit(self) -> int:
         """Elements that a tile's padded rows are multiples of."""
-        itemsize = self.dst.dtype.itemsize
+        itemsize = self.itemsizes[0]
         return max(BLOCK, ALIGN // itemsize) if self.swap >= 0 else max(1, ALIGN // itemsize)
 
     def rounding(self, axis: int) -> int:
@@ -88,21 +102,23 @@ class Job:
 
     def slot_bytes(self, chunk: tuple[int, ...]) -> int:
         """Bytes of the larger of the two tiles."""
-        return max(prod(s) for s in self.tile_shapes(chunk)) * self.dst.dtype.itemsize
+        return max(prod(s) for s in self.tile_shapes(chunk)) * self.itemsizes[1]
 
 
 def job(dst: Region, src: Region | None, fill: int = 0) -> list[Job]:
     """The job `dst = src`, its axes collapsed; empty when there is nothing to move."""
     if dst.size == 0:
         return []
-    dst = dst.as_type(_BITS[dst.dtype.itemsize])
+    if src is None or src.dtype.itemsize == dst.dtype.itemsize:
+        dst = dst.as_type(_BITS[dst.dtype.itemsize])
+        src = None if src is None else src.as_type(dst.dtype)
     if src is None:
         dst, _ = _collapse(dst, dst)
         return [Job(_rows(dst), None, fill)]
-    dst, src = _collapse(dst, src.as_type(dst.dtype))
-    itemsize = dst.dtype.itemsize
+    dst, src = _collapse(dst, src)
+    itemsize = src.dtype.itemsize
     along = [a for a, s in enumerate(src.strides) if s == itemsize]
-    dense = dst.strides[-1] == itemsize
+    dense = dst.strides[-1] == dst.dtype.itemsize
     if dense and (src.strides[-1] == itemsize or 0 in src.strides[-1:]):
         return [Job(dst, src, spread=0 in src.strides)]
     if dense and along:
@@ -134,7 +150,7 @@ def _collapse(dst: Region, src: Region) -> tuple[Region, Region]:
                 continue
         axes.append((n, m, d, s))
     if not axes:
-        axes = [(1, 1, dst.dtype.itemsize, dst.dtype.itemsize)]
+        axes = [(1, 1, dst.dtype.itemsize, src.dtype.itemsize)]
     n_, m_, d_, s_ = zip(*axes, strict=True)
     return (
         Region(dst.space, dst.operand, dst.offset, n_, d_, dst.dtype),
@@ -281,7 +297,7 @@ def passes(j: Job, chip: ChipSpec) -> bool:
     """Whether a job's tiles are worked on in UB between load and store."""
     if j.src is None:
         return False
-    return j.swap >= 0 or j.spread or (j.pick and by_scalar(j.dst, j.src, chip))
+    return j.convert or j.swap >= 0 or j.spread or (j.pick and by_scalar(j.dst, j.src, chip))
 
 
 def slots_of(jobs: Sequence[Job], chip: ChipSpec) -> int:
@@ -289,7 +305,8 @@ def slots_of(jobs: Sequence[Job], chip: ChipSpec) -> int:
     direct = any(j.src is not None and not passes(j, chip) for j in jobs)
     through = any(passes(j, chip) for j in jobs)
     fills = len({j.fill for j in jobs if j.src is None})
-    return 2 * direct + 4 * through + fills
+    third = any(j.convert and j.swap >= 0 for j in jobs)
+    return 2 * direct + 4 * through + third + fills
 
 
 def slot_limit(jobs: Sequence[Job], chip: ChipSpec) -> int:
@@ -353,17 +370,27 @@ def _tile_cycles(g: Grid, chip: ChipSpec, share: float) -> tuple[float, float, f
     costs = chip.core.vector.costs["transpose" if g.job.swap >= 0 else "dup"]
     per = (costs.b16 if itemsize <= 2 else costs.b32) or 0.0
     vector: float | None = None
+    if g.job.convert:
+        cast = _cast_cycles(g, stored, chip)
+        return load, cast + (per * stored.size * 2 / 256 if g.job.swap >= 0 else 0.0), store
     if g.job.swap < 0:
         rows, spread = narrow(loaded, once.shape), g.job.spread
         vector = spread_cycles(stored, rows, chip) if spread else scalar_cycles(stored.size)
     return load, per * stored.nbytes / 256 if vector is None else vector, store
 
 
+def _cast_cycles(g: Grid, stored: Region, chip: ChipSpec) -> float:
+    """Cycles to convert a tile: a repeat is 256 B of the wider type."""
+    costs = chip.core.vector.costs["conv"]
+    return (costs.b32 or 0.0) * stored.size * g.job.itemsizes[1] / 256
+
+
 def ub_tiles(g: Grid, loaded_at: int, stored_at: int) -> tuple[Region, Region]:
     """The loaded and the stored tile in UB, axes in dst's order; the stored one not padded."""
     loaded, stored = g.job.tile_shapes(g.chunk)
     dtype = g.job.dst.dtype
-    src = Region.dense("UB", -1, loaded_at, loaded, dtype)
+    was = dtype if g.job.src is None else g.job.src.dtype
+    src = Region.dense("UB", -1, loaded_at, loaded, was)
     dst = Region.dense("UB", -1, stored_at, stored, dtype)
     if g.job.swap >= 0:
         axes = list(range(len(loaded) - 1))

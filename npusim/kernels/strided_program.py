@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from npusim.kernels.lang import Kernel, Queue
+from npusim.kernels.lang import Alloc, Kernel, Queue
 from npusim.kernels.strided import Grid, Job, layout_of, narrow, passes, ub_tiles
 from npusim.kernels.ub_pass import (
     buffers_of,
@@ -44,6 +44,9 @@ class _Mover:
         self._direct: Queue | None = None
         self._in: Queue | None = None
         self._out: Queue | None = None
+        self._third: Alloc | None = None
+        if any(j.convert and j.swap >= 0 for j in jobs):
+            self._third = k.alloc("UB", slot)
         if direct:
             self._direct = k.queue("UB", slot, buffers_of(k.args), Pipe.MTE2, Pipe.MTE3)
         if through:
@@ -88,13 +91,11 @@ class _Mover:
         yield self._in.deque()
         after = yield from self._out.alloc()
         loaded, stored = ub_tiles(g, before.offset, after.offset)
-        if g.job.swap >= 0:
+        if g.job.convert:
+            yield from self._converted(g, stored, loaded, dst.size)
+        elif g.job.swap >= 0:
             whole = narrow(stored, g.job.tile_shapes(g.chunk)[1])
-            cycles = swap_cycles(self._k.args, self._k.chip, whole.nbytes, dst.size)
-            if cycles is None:
-                yield self._k.vec("transpose", whole, loaded)
-            else:
-                yield self._k.vec_taking("transpose", cycles, whole, loaded)
+            yield self._swap(whole, loaded, dst.size)
         else:
             yield self._spread(g, stored, narrow(loaded, g.once(src).shape))
         yield self._in.free()
@@ -103,6 +104,35 @@ class _Mover:
         pieces = self._commands(dst, stored, False) if self._rows_alone(g) else None
         yield self._k.store_pairs([(dst, stored)], pieces)
         yield self._out.free()
+
+    def _swap(self, whole: Region, loaded: Region, elements: int) -> Instr:
+        """A tile transposed; `elements` of it are no padding."""
+        cycles = swap_cycles(self._k.args, self._k.chip, whole.nbytes, elements)
+        if cycles is None:
+            return self._k.vec("transpose", whole, loaded)
+        return self._k.vec_taking("transpose", cycles, whole, loaded)
+
+    def _converted(self, g: Grid, stored: Region, loaded: Region, elements: int) -> Iterator[Instr]:
+        """A tile converted, and transposed before or after, while it is narrow.
+
+        Tiles are dense in UB, padding included, so that a conversion walks whole repeats.
+        """
+        k = self._k
+        whole = narrow(stored, g.job.tile_shapes(g.chunk)[1])
+        if self._third is None or g.job.swap < 0:
+            yield k.vec("conv", _flat(whole), _flat(loaded))
+            return
+        widens = whole.dtype.itemsize > loaded.dtype.itemsize
+        like, dtype = (whole, loaded.dtype) if widens else (loaded, whole.dtype)
+        scale = dtype.itemsize / like.dtype.itemsize
+        strides = tuple(int(s * scale) for s in like.strides)
+        between = Region("UB", -1, self._third.offset, like.shape, strides, dtype)
+        if widens:
+            yield self._swap(between, loaded, elements)
+            yield k.vec("conv", _flat(whole), _flat(between))
+        else:
+            yield k.vec("conv", _flat(between), _flat(loaded))
+            yield self._swap(whole, between, elements)
 
     def _spread(self, g: Grid, stored: Region, loaded: Region) -> Instr:
         """The rows of a tile, repeated along broadcast axes or put together."""
@@ -129,3 +159,8 @@ class _Mover:
     def _commands(self, a: Region, b: Region, load: bool) -> int | None:
         k = self._k
         return row_commands(k.args, k.chip, cost.bursts(a, b), a.nbytes, load)
+
+
+def _flat(r: Region) -> Region:
+    """A dense region of UB, in whatever order of axes, as one row."""
+    return Region.dense("UB", r.operand, r.offset, (r.size,), r.dtype)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import Layout
+from npusim.ir import DType, Layout
 from npusim.kernels import fractals
 from npusim.kernels.lang import Kernel
 from npusim.kernels.strided import Job, job
@@ -15,6 +15,9 @@ from npusim.kernels.ub_pass import busy_blocks
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 from npusim.program.region import GM, Region
+
+#: Types between which TransData converts on the way, where the graph's border is fp32.
+CONVERTS = {DType.FLOAT16, DType.FLOAT32}
 
 
 def _region(args: KernelArgs, index: int) -> Region:
@@ -90,8 +93,11 @@ class TransData(StridedKernel):
         """Only between ND and one blocked layout."""
         source, target = args.operands
         layouts = {source.layout, target.layout}
-        if source.shape != target.shape or source.dtype != target.dtype:
-            return "TransData changes neither shape nor type"
+        if source.shape != target.shape:
+            return "TransData changes no shape"
+        types = {source.dtype, target.dtype}
+        if len(types) > 1 and (types != CONVERTS or Layout.NC1HWC0 not in layouts):
+            return "TransData converts between fp16 and fp32 only, and only to and from NC1HWC0"
         if layouts not in ({Layout.ND, Layout.NC1HWC0}, {Layout.ND, Layout.FRACTAL_NZ}):
             return f"TransData from {source.layout.value} to {target.layout.value}"
         if source.dtype.size > 4:

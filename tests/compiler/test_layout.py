@@ -198,7 +198,7 @@ def test_padding_is_zero_or_finite_in_memory() -> None:
         if exe.buffers[task.outputs[0]].layout is Layout.NC1HWC0:
             seen += 1
             assert np.isfinite(arena.storage(task.outputs[0]).astype(np.float32)).all(), task.name
-    assert seen > 4
+    assert seen > 3
 
 
 def test_weights_in_fractals() -> None:

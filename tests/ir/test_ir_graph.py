@@ -80,6 +80,22 @@ def never(g: Graph) -> None:
     g.nodes.pop()
 
 
+def misnamed(g: Graph) -> None:
+    g.tensors["z"] = g.tensors["x"]
+
+
+def retyped(g: Graph) -> None:
+    g.tensors["b"] = replace(g.tensors["b"], dtype=F16)
+
+
+def flattened(g: Graph) -> None:
+    g.tensors["y"] = replace(g.tensors["y"], layout=Layout.NC1HWC0)
+
+
+def without_operand(g: Graph) -> None:
+    g.nodes[1] = g.nodes[1].with_(epilogue=(EpilogueStep("Add", 2),))
+
+
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
@@ -90,6 +106,10 @@ def never(g: Graph) -> None:
         (untyped, "names tensor 'z', which has no type"),
         (untyped_inner, "node 'add' names tensor 'z', which has no type"),
         (never, "graph output 'z' is never made"),
+        (misnamed, "tensor 'z' calls itself 'x'"),
+        (retyped, "constant 'b' is float32 (3,)"),
+        (flattened, "layout NC1HWC0 for a tensor of shape (2, 4)"),
+        (without_operand, "epilogue Add of node 'add' reads input 2"),
     ],
 )
 def test_the_verifier_names_what_is_wrong(damage: Callable[[Graph], None], text: str) -> None:

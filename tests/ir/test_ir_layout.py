@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from npusim.errors import GraphError, UnsupportedError
 from npusim.ir import DType, Layout, convert, pack, storage_bytes, storage_shape, unpack
+from npusim.ir.layout import lies_as_nd
 
 DTYPES = [np.float16, np.float32, np.int8, np.int32, ml_dtypes.bfloat16]
 IMAGES = st.tuples(*(st.integers(1, n) for n in (3, 40, 7, 7)))
@@ -44,6 +45,38 @@ def test_round_trip(case: tuple[Layout, tuple[int, ...]], dtype: object) -> None
     np.testing.assert_array_equal(unpack(stored, shape, layout), x)
     assert np.count_nonzero(stored) == x.size  # the padding is zero
     np.testing.assert_array_equal(unpack(stored.reshape(-1), shape, layout), x)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ANY, st.sampled_from(DTYPES))
+def test_what_lies_as_in_nd(case: tuple[Layout, tuple[int, ...]], dtype: object) -> None:
+    """Whatever the rule says lies as in ND does, byte for byte."""
+    layout, shape = case
+    if lies_as_nd(shape, layout, DType.of(np.dtype(dtype))):
+        x = (np.arange(prod(shape)) % 127).reshape(shape).astype(dtype)
+        np.testing.assert_array_equal(pack(x, layout).reshape(-1), x.reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "dtype", "same"),
+    [
+        ((3, 32, 1, 1), Layout.NC1HWC0, DType.FLOAT16, True),
+        ((3, 32, 1, 1), Layout.NC1HWC0, DType.INT8, True),
+        ((3, 16, 1, 1), Layout.NC1HWC0, DType.INT8, False),
+        ((3, 8, 1, 1), Layout.NC1HWC0_8, DType.FLOAT32, True),
+        ((3, 32, 1, 2), Layout.NC1HWC0, DType.FLOAT16, False),
+        ((3, 20, 1, 1), Layout.NC1HWC0, DType.FLOAT16, False),
+        ((3, 16, 2, 1, 1), Layout.NDC1HWC0, DType.FLOAT16, False),
+        ((3, 16, 1, 1, 1), Layout.NDC1HWC0, DType.FLOAT16, True),
+        ((5, 48, 16), Layout.FRACTAL_NZ, DType.FLOAT16, True),
+        ((5, 48, 32), Layout.FRACTAL_NZ, DType.FLOAT16, False),
+        ((5, 40, 16), Layout.FRACTAL_NZ, DType.FLOAT16, False),
+        ((16, 16, 1, 1), Layout.FRACTAL_Z, DType.FLOAT16, False),
+        ((7,), Layout.ND, DType.BOOL, True),
+    ],
+)
+def test_views(shape: tuple[int, ...], layout: Layout, dtype: DType, same: bool) -> None:
+    assert lies_as_nd(shape, layout, dtype) is same
 
 
 @settings(max_examples=60, deadline=None)

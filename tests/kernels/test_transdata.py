@@ -59,3 +59,43 @@ def test_refuses_two_blocked_layouts() -> None:
     y = OperandSpec((1, 16, 4, 4), DType.FLOAT16, Layout.FRACTAL_NZ)
     chip = CHIPS["toy"]
     assert get_kernel("TransData").refuse(KernelArgs("TransData", (x,), (y,)), chip)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["toy", "ascend910a", "ascend910b2"]),
+    st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 12), st.integers(1, 12)),
+    st.integers(0, 99),
+)
+def test_channels_with_a_conversion(chip: str, shape: tuple[int, int, int, int], seed: int) -> None:
+    _converts(chip, shape, seed)
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
+def test_large_with_a_conversion(chip: str) -> None:
+    _converts(chip, (2, 35, 60, 61), 0)
+
+
+def _converts(chip: str, shape: tuple[int, int, int, int], seed: int) -> None:
+    """fp32 in ND to fp16 in NC1HWC0 rounds as a Cast does; the way back is exact."""
+    wide = random_array(np.random.default_rng(seed), shape, "float32")
+    half = wide.astype(np.float16)
+    cases = (
+        (wide, half, [Layout.ND, Layout.NC1HWC0]),
+        (half, half.astype(np.float32), [Layout.NC1HWC0, Layout.ND]),
+        (half, half.astype(np.float32), [Layout.ND, Layout.NC1HWC0]),
+        (wide, half, [Layout.NC1HWC0, Layout.ND]),
+    )
+    for given_, want, layouts in cases:
+        kind = [TensorType(shape, DType.of(want.dtype))]
+        (y,), _ = execute(CHIPS[chip], "TransData", NODE, [given_], kind, layouts, {})
+        np.testing.assert_array_equal(y, want)
+
+
+def test_refuses_other_conversions() -> None:
+    chip = CHIPS["toy"]
+    x = OperandSpec((1, 16, 4, 4), DType.FLOAT32, Layout.ND)
+    for layout, dtype in ((Layout.FRACTAL_NZ, DType.FLOAT16), (Layout.NC1HWC0, DType.INT32)):
+        y = OperandSpec((1, 16, 4, 4), dtype, layout)
+        reason = get_kernel("TransData").refuse(KernelArgs("TransData", (x,), (y,)), chip)
+        assert "converts between" in reason

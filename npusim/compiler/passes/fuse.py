@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from npusim.compiler.costs import Costs
 from npusim.compiler.options import CompileContext
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args, select_kernel
 from npusim.ir import EpilogueStep, Graph, Layout, Node
 from npusim.ops import attributes, get_operator
-from npusim.program.kernel import KernelArgs, best_estimate
+from npusim.program.kernel import KernelArgs
 
 CUBE_OPS = ("Conv", "MatMul", "Gemm")
 MAX_CHAIN = 6  #: steps of a fused chain: longer ones spill more UB than they save
@@ -85,7 +86,7 @@ class _Epilogues:
         self._uses = graph.consumers()
         self._position = {n.name: i for i, n in enumerate(graph.nodes)}
         self._slots: list[Node | None] = list(graph.nodes)
-        self._cycles: dict[tuple[str, KernelArgs], float] = {}
+        self._costs = Costs(ctx)
 
     def run(self, starts: Callable[[Node], bool]) -> Graph:
         for index in range(len(self._slots)):
@@ -137,20 +138,13 @@ class _Epilogues:
             return f"{kernel} does not take it: {why}" if why else f"it would need {found}"
         together = self._time(grown)
         apart = self._time(node) + self._time(follower)
-        apart += self._ctx.chip.cycles(self._ctx.chip.scheduler.gap)
         if together > apart:
             return f"it would cost {together:.0f} cycles, apart {apart:.0f}"
         return ""
 
     def _time(self, node: Node) -> float:
-        """Estimated cycles of a node by its best tiling; inf on the AI CPU."""
-        kernel = _kernel(self._out, node, self._ctx)[0]
-        if not kernel:
-            return float("inf")
-        key = (kernel, _args(self._out, node))
-        if key not in self._cycles:
-            self._cycles[key] = best_estimate(*key, self._ctx.chip)
-        return self._cycles[key]
+        """Estimated cycles of a node as a task; inf on the AI CPU."""
+        return self._costs.launch(launch_of(self._out, node))
 
 
 def _append(graph: Graph, node: Node, follower: Node, ctx: CompileContext) -> Node | None:
@@ -202,10 +196,11 @@ def _append_clip(graph: Graph, node: Node, clip: Node) -> Node | None:
 
 def _kernel(graph: Graph, node: Node, ctx: CompileContext) -> tuple[str, str]:
     """The kernel of a node in the layouts that it will get; '' and why, where there is none."""
-    return select_kernel(_args(graph, node), ctx.chip)
+    return select_kernel(launch_of(graph, node), ctx.chip)
 
 
-def _args(graph: Graph, node: Node) -> KernelArgs:
+def launch_of(graph: Graph, node: Node) -> KernelArgs:
+    """The launch of a node in the layouts that it will get."""
     args = kernel_args(graph, node)
     if node.op_type == "Conv" and len(args.outputs[0].shape) == 4:
         return _in_conv_layouts(node, args)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from npusim.compiler.costs import Costs
 from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.padding import Padding
 from npusim.compiler.rewrite import Kind, graph_pass
@@ -19,7 +20,7 @@ from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
 from npusim.ir.layout import c0_of
 from npusim.ops import attributes, get_operator
-from npusim.program.kernel import KernelArgs, OperandSpec, best_estimate
+from npusim.program.kernel import KernelArgs, OperandSpec
 
 BLOCKED = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 
@@ -38,6 +39,7 @@ class _Layouts:
         self.ctx = ctx
         self.converted: dict[tuple[str, Layout], str] = {}
         self.padding = Padding()
+        self.costs = Costs(ctx)
         self.decided: dict[tuple[KernelArgs, str], list[int]] = {}
 
     def run(self) -> Graph:
@@ -100,13 +102,13 @@ class _Layouts:
             for i in (0, 1)
             if (s := specs[i]) is not None and s.layout is Layout.ND and len(s.shape) >= 2
         ]
-        best, chosen = best_estimate("MatMul", args, chip), []
+        best, chosen = self.costs.launch(args), []
         for wanted in ([i] for i in movable) if len(movable) < 2 else ([0], [1], [0, 1]):
             cost = sum(self._transdata_cycles(specs[i]) for i in wanted)
             changed = list(specs)
             for i in wanted:
                 changed[i] = replace(specs[i], layout=Layout.FRACTAL_NZ)  # type: ignore[type-var]
-            cost += best_estimate("MatMul", replace(args, inputs=tuple(changed)), chip)
+            cost += self.costs.launch(replace(args, inputs=tuple(changed)))
             if cost < best:
                 best, chosen = cost, wanted
         self.decided[key] = chosen
@@ -115,9 +117,7 @@ class _Layouts:
     def _transdata_cycles(self, spec: OperandSpec | None) -> float:
         assert spec is not None
         target = replace(spec, layout=Layout.FRACTAL_NZ)
-        args = KernelArgs("TransData", (spec,), (target,))
-        gap = self.ctx.chip.cycles(self.ctx.chip.scheduler.gap)
-        return best_estimate("TransData", args, self.ctx.chip) + gap
+        return self.costs.launch(KernelArgs("TransData", (spec,), (target,)))
 
     def _stays_blocked(self, node: Node) -> bool:
         """An NC1HWC0 operand, all others alike, scalars or one value per channel."""

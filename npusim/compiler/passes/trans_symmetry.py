@@ -11,7 +11,7 @@ from npusim.ir.layout import c0_of
 
 @graph_pass("TransOpSymmetryEliminationPass", Kind.CLEAN_UP)
 def eliminate_symmetric(graph: Graph, ctx: CompileContext) -> Graph:
-    """TransData there and back → the tensor itself; TransData there, of which nobody reads, stays.
+    """TransData there and back → the tensor itself (the first, where nobody reads it, is pruned).
 
     Zeros that the second one would write into padding must not be missed: blocked tensors with
     padding count only where a TransData made them.

@@ -21,12 +21,14 @@ class CompileOptions:
         level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses.
         disabled: names of passes that do not run.
         reuse_memory: False gives every tensor memory of its own.
+        streams: how many streams parallel branches may use, where that pays.
     """
 
     precision: str = "fp16"
     level: int = 2
     disabled: frozenset[str] = frozenset()
     reuse_memory: bool = True
+    streams: int = 1
 
     @property
     def dtype(self) -> DType:

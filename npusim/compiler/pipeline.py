@@ -1,4 +1,4 @@
-"""The compiler, readable at a glance: passes over the Graph, then lowering and the memory plan."""
+"""The compiler, readable at a glance: passes over the Graph, then lowering, streams, memory plan."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from npusim.compiler.passes.grouped_conv import expand_grouped_conv
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
+from npusim.compiler.streams import assign_streams
 from npusim.ir import Graph, verify
 from npusim.program.executable import Executable, verify_executable
 
@@ -88,7 +89,7 @@ def compile_watched(
 
 
 def _executable(graph: Graph, ctx: CompileContext) -> Executable:
-    lowered = lower(graph, ctx)
+    lowered = assign_streams(graph, lower(graph, ctx), ctx)
     memory = plan_memory(graph, lowered, ctx.chip, reuse=ctx.options.reuse_memory)
     constants = {n: c for n, c in graph.constants.items() if n in memory.buffers}
     return verify_executable(

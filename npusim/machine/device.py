@@ -135,11 +135,13 @@ class Device:
                 yield self._env.timeout(self._event_cost)
             waited = int(self._env.now) - ready
             call = task.call
-            cores = {"AI_CPU": 1}
-            if call is not None:
-                cores = cores_held(call.kernel, call.plan, self._chip)
+            if call is None:
+                cores, launch = {"AI_CPU": 1}, 0
+            else:
+                cores, launch = cores_held(call.kernel, call.plan, self._chip), self._launch
+            yield self._env.timeout(launch)  # needs no cores yet
             yield self._cores.take(cores)
-            start = int(self._env.now)
+            start = int(self._env.now) - launch
             if call is None:
                 record = yield from self._ai_cpu(task, start)
             else:
@@ -162,7 +164,6 @@ class Device:
     def _ai_core(
         self, task: Task, call: KernelCall, start: int, cores: int
     ) -> Generator[simpy.Event, Any, OpRecord]:
-        yield self._env.timeout(self._launch)
         with self._blocks.request() as turn:
             yield turn
             yield self._env.timeout(ceil(self._per_block * call.plan.block_dim))

@@ -1,8 +1,10 @@
 """What kernels of several streams share: cores, the block scheduler, L2 and HBM.
 
-Cores are given in order of arrival: a kernel holds as many as it has blocks from its launch to its
-end, starts beside others where that many are free, and else waits; nobody overtakes who wants the
-same kind of core. Blocks are handed out one at a time for all streams together.
+Cores are given in order of arrival: a kernel holds as many as it has blocks, from the first block
+handed out to its end. It starts beside others where that many are free, and else waits; nobody
+overtakes who wants the same kind of core. The part of its launch that needs no core
+(`scheduler.launch`) may lie beside kernels of other streams. Blocks are handed out one at a time
+for all streams together.
 
 In *full* detail concurrent kernels share L2 and HBM transfer by transfer. In *fast* detail a kernel
 is timed alone, and `KernelServer` stretches that time where kernels run side by side: each wants

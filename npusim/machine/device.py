@@ -71,6 +71,7 @@ class Device:
         self._l2 = L2Cache(chip.l2.size)
         self._profiles: dict[tuple[object, ...], LaunchResult] = {}
         self._records: list[OpRecord] = []
+        self._makers = {t.records: t.name for t in exe.tasks if t.records is not None}
         self._recorded: dict[int, simpy.Event] = {}
         self._waiting: dict[int, tuple[Task, int]] = {}  # stream → what it waits for
         self._events = 0
@@ -105,8 +106,7 @@ class Device:
 
     def _deadlock(self) -> DeadlockError:
         """Which streams stand still, and for what."""
-        makers = {t.records: t.name for t in self._exe.tasks if t.records is not None}
-        stuck = []
+        stuck, makers = [], self._makers
         for stream, (task, event) in sorted(self._waiting.items()):
             maker = f"{makers[event]!r} has not recorded" if event in makers else "no task records"
             stuck.append(f"task {task.name!r} on stream {stream} waits for event {event}, {maker}")
@@ -147,10 +147,7 @@ class Device:
             else:
                 record = yield from self._ai_core(task, call, start, max(cores.values()))
             self._cores.give(cores)
-            queued = start - ready - waited
-            if waited or queued:
-                record = replace(record, waited=waited, queued=queued)
-            self._records.append(record)
+            self._records.append(self._with_waits(record, task, waited, start - ready - waited))
             if self._executor is not None:
                 self._executor.execute(task)
             if self._progress is not None:
@@ -158,6 +155,12 @@ class Device:
             if task.records is not None:
                 yield self._env.timeout(self._event_cost)
                 self._event(task.records).succeed()
+
+    def _with_waits(self, record: OpRecord, task: Task, waited: int, queued: int) -> OpRecord:
+        if not task.waits and not queued:
+            return record
+        after = tuple(self._makers[event] for event in task.waits)
+        return replace(record, waited=waited, queued=queued, after=after)
 
     # -- AI Core -----------------------------------------------------------------------------
 
@@ -174,7 +177,12 @@ class Device:
             result, replayed = (yield from self._in_place(task, call, gm, keep)), False
         else:
             result, replayed = self._profile(call, gm, keep)
-            yield self._kernels.run(result.cycles, cores, result.l2_bytes, result.hbm_bytes)
+            traffic = call.plan.traffic.items()
+            n = len(task.inputs)
+            stored = sum(gm.share(i) * t.total for i, t in traffic if n <= i)
+            hbm = result.hbm_bytes
+            written = stored / hbm if hbm else 0.0
+            yield self._kernels.run(result.cycles, cores, result.l2_bytes, hbm, written)
         end = int(self._env.now)
         result = stretched(result, end - start - launch)
         return make_record(task, call, self._chip, result, start, end, launch, replayed)
@@ -240,7 +248,7 @@ class Device:
             yield self._shared.transfer(nbytes, 1, rate, hbm / nbytes, True)
             yield self._env.timeout(max(0, start + launch + body - self._env.now))
         else:
-            yield self._kernels.run(body, 1, nbytes, hbm)
+            yield self._kernels.run(body, 1, nbytes, hbm, 0.5)
         return OpRecord(
             task.name,
             task.op_type,

@@ -21,7 +21,7 @@ from math import ceil
 import simpy
 
 from npusim.chip.spec import ChipSpec
-from npusim.machine.bandwidth import EPSILON, fill
+from npusim.machine.bandwidth import EPSILON, bus_turns, fill
 from npusim.program.cores import Cores, core_pools
 
 _FULL = 1 + 1e-9  #: sums of rates this little above the peak are rounding
@@ -70,36 +70,41 @@ class _Running:
     Attributes:
         remaining: cycles that it would still take alone; speed: of them per cycle, at most 1.
         flow: bytes per cycle and core that it moves alone, its cores, HBM bytes per byte.
+        written: part of its HBM bytes that are written.
     """
 
     done: simpy.Event
     remaining: float
     flow: tuple[float, int, float]
+    written: float
     speed: float = 1.0
 
 
 class KernelServer:
-    """Kernels timed alone, stretched while they want more than the memories have.
-
-    Where reads and writes turn HBM's bus around (`hbm.turnaround`), kernels side by side share
-    what is left when it turns as often as it can: the mixture of their transfers is not known.
-    """
+    """Kernels timed alone, stretched while they want more than the memories have."""
 
     def __init__(self, env: simpy.Environment, chip: ChipSpec) -> None:
         self._env = env
         self._l2 = chip.l2_rate
-        self._hbm = chip.hbm_rate / (1 + (chip.hbm.turnaround or 0.0))
+        self._hbm = chip.hbm_rate
+        self._turnaround = chip.hbm.turnaround or 0.0
         self._running: list[_Running] = []
         self._time = 0
         self._version = 0
 
-    def run(self, cycles: int, cores: int, l2_bytes: float, hbm_bytes: float) -> simpy.Event:
-        """An event that fires when a kernel is over that takes `cycles` alone on `cores`."""
+    def run(
+        self, cycles: int, cores: int, l2_bytes: float, hbm_bytes: float, written: float
+    ) -> simpy.Event:
+        """An event that fires when a kernel is over that takes `cycles` alone on `cores`.
+
+        Args:
+            written: the part of `hbm_bytes` that is written.
+        """
         self._advance()
         done = self._env.event()
         rate = l2_bytes / cycles / cores if cycles else 0.0
         share = hbm_bytes / l2_bytes if l2_bytes else 0.0
-        self._running.append(_Running(done, float(cycles), (rate, cores, share)))
+        self._running.append(_Running(done, float(cycles), (rate, cores, share), written))
         self._share()
         return done
 
@@ -112,12 +117,15 @@ class KernelServer:
     def _share(self) -> None:
         """New speeds, and a timer for the next end."""
         moving = [k for k in self._running if k.flow[0] > 0]
-        l2 = sum(rate * cores for rate, cores, _ in (k.flow for k in moving))
-        hbm = sum(rate * cores * share for rate, cores, share in (k.flow for k in moving))
-        fits = len(moving) < 2 or (l2 <= self._l2 * _FULL and hbm <= self._hbm * _FULL)
+        l2 = sum(k.flow[0] * k.flow[1] for k in moving)
+        hbm = [k.flow[0] * k.flow[1] * k.flow[2] for k in moving]
+        writes = sum(n * k.written for n, k in zip(hbm, moving, strict=True))
+        turns = bus_turns(sum(hbm) - writes, writes)
+        hbm_rate = self._hbm / (1 + self._turnaround * turns)
+        fits = len(moving) < 2 or (l2 <= self._l2 * _FULL and sum(hbm) <= hbm_rate * _FULL)
         rates = [k.flow[0] for k in moving]
         if not fits:
-            rates = fill(tuple(k.flow for k in moving), self._l2, self._hbm)
+            rates = fill(tuple(k.flow for k in moving), self._l2, hbm_rate)
         for kernel, rate in zip(moving, rates, strict=True):
             kernel.speed = min(1.0, rate / kernel.flow[0])
         self._version += 1

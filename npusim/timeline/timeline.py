@@ -49,6 +49,7 @@ class OpRecord:
         replayed: True when the timing was taken from an identical launch before.
         waited: cycles before `start` in which its stream waited for events.
         queued: cycles before `start`, after those, in which it waited for free cores.
+        after: names of the ops of other streams whose events it waited for.
     """
 
     name: str
@@ -72,6 +73,7 @@ class OpRecord:
     replayed: bool = False
     waited: int = 0
     queued: int = 0
+    after: tuple[str, ...] = ()
 
     @property
     def cycles(self) -> int:

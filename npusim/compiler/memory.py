@@ -2,9 +2,10 @@
 
 Lifetimes are over the execution order: from the task that makes a tensor to the last that reads
 it. On several streams the order is partial: memory is free for a task when all that touch what is
-there are over before it, by the order of its stream and by events. Tensors that share memory (views, results in place of a dying operand) are one slot. Slots are
-placed one by one, each into the smallest gap that is free during its whole life; of a few orders
-the one that needs least is taken.
+there are over before it, by the order of its stream and by events. Tensors that share memory
+(views, results in place of a dying operand) are one slot. Slots are placed one by one, each into
+the smallest gap that is free during its whole life; of a few orders the one that needs least is
+taken.
 """
 
 from __future__ import annotations
@@ -156,7 +157,11 @@ def _order(lowered: Lowered) -> list[int] | None:
 
 
 def _users(graph: Graph, lowered: Lowered, names: Iterable[str]) -> dict[str, int]:
-    """The tasks that touch each activation, as bits; outputs are read after them all."""
+    """The tasks that touch each activation, as bits.
+
+    Outputs are read after them all; an input that no task reads stays, as it is loaded all the
+    same.
+    """
     root = lowered.alias
     out = dict.fromkeys(names, 0)
     for i, task in enumerate(lowered.tasks):
@@ -164,9 +169,10 @@ def _users(graph: Graph, lowered: Lowered, names: Iterable[str]) -> dict[str, in
             base = root.get(name, name)
             if base in out:
                 out[base] |= 1 << i
-    for name in graph.outputs:
-        if root.get(name, name) in out:
-            out[root.get(name, name)] |= 1 << len(lowered.tasks)
+    unread = [name for name in graph.inputs if not out.get(name)]
+    for base in (*unread, *(root.get(name, name) for name in graph.outputs)):
+        if base in out:
+            out[base] |= 1 << len(lowered.tasks)
     return out
 
 

@@ -1,4 +1,4 @@
-"""The compiler, readable at a glance: passes over the Graph, then lowering, streams, memory plan."""
+"""The compiler, readable at a glance: passes over the Graph, lowering, streams, memory plan."""
 
 from __future__ import annotations
 

@@ -51,10 +51,13 @@ def assign_streams(graph: Graph, lowered: Lowered, ctx: CompileContext) -> Lower
     for region in found:
         gain = _Region(region, needs, steps, lowered, ctx).place(streams)
         saved, used = saved + gain, used + (gain > 0)
-    ctx.note(
-        f"streams: {used} of {len(found)} parallel regions on up to {max(streams) + 1}; by "
-        f"estimates they save {chip.seconds(saved) * 1e6:.1f} µs"
-    )
+    if used:
+        ctx.note(
+            f"streams: {used} of {len(found)} parallel regions on up to {max(streams) + 1}; by "
+            f"estimates they save {chip.seconds(saved) * 1e6:.1f} µs"
+        )
+    else:
+        ctx.note(f"streams: one, since none of {len(found)} parallel regions pays for its events")
     waits = waits_needed(streams, needs)
     recorders = sorted({p for w in waits for p in w})
     event = {task: number for number, task in enumerate(recorders)}
@@ -140,9 +143,7 @@ class _Region:
         return serial - best
 
     def _time(self, streams: list[int]) -> float:
-        return makespan(
-            self._steps, streams, waits_needed(streams, self._needs), self._ctx.chip
-        )
+        return makespan(self._steps, streams, waits_needed(streams, self._needs), self._ctx.chip)
 
     def _decide(self, chain: set[int], taken: bool, gain: float, serial: float) -> None:
         nodes = tuple(self._names[i] for i in sorted(chain))

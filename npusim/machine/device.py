@@ -72,6 +72,7 @@ class Device:
         self._profiles: dict[tuple[object, ...], LaunchResult] = {}
         self._records: list[OpRecord] = []
         self._makers = {t.records: t.name for t in exe.tasks if t.records is not None}
+        self._parallel = len({t.stream for t in exe.tasks}) > 1
         self._recorded: dict[int, simpy.Event] = {}
         self._waiting: dict[int, tuple[Task, int]] = {}  # stream → what it waits for
         self._events = 0
@@ -142,6 +143,7 @@ class Device:
             yield self._env.timeout(launch)  # needs no cores yet
             yield self._cores.take(cores)
             start = int(self._env.now) - launch
+            seen = self._executor.look(task) if self._executor and self._parallel else None
             if call is None:
                 record = yield from self._ai_cpu(task, start)
             else:
@@ -149,7 +151,7 @@ class Device:
             self._cores.give(cores)
             self._records.append(self._with_waits(record, task, waited, start - ready - waited))
             if self._executor is not None:
-                self._executor.execute(task)
+                self._executor.execute(task, seen)
             if self._progress is not None:
                 self._progress(len(self._records), len(self._exe.tasks))
             if task.records is not None:
@@ -177,12 +179,9 @@ class Device:
             result, replayed = (yield from self._in_place(task, call, gm, keep)), False
         else:
             result, replayed = self._profile(call, gm, keep)
-            traffic = call.plan.traffic.items()
-            n = len(task.inputs)
-            stored = sum(gm.share(i) * t.total for i, t in traffic if n <= i)
-            hbm = result.hbm_bytes
-            written = stored / hbm if hbm else 0.0
-            yield self._kernels.run(result.cycles, cores, result.l2_bytes, hbm, written)
+            written = _written(task, call, gm, result)
+            moved = result.l2_bytes, result.hbm_bytes
+            yield self._kernels.run(result.cycles, cores, *moved, written)
         end = int(self._env.now)
         result = stretched(result, end - start - launch)
         return make_record(task, call, self._chip, result, start, end, launch, replayed)
@@ -268,3 +267,10 @@ class Device:
             0,
             {"aicpu": 1.0},
         )
+
+
+def _written(task: Task, call: KernelCall, gm: GmState, result: LaunchResult) -> float:
+    """The part of a kernel's HBM bytes that is written."""
+    outputs = {i: t for i, t in call.plan.traffic.items() if i >= len(task.inputs)}
+    stored = sum(gm.share(i) * t.total for i, t in outputs.items())
+    return stored / result.hbm_bytes if result.hbm_bytes else 0.0

@@ -54,9 +54,6 @@ def _op(timeline: Timeline, op: OpRecord) -> dict[str, object]:
         "kernel": op.kernel,
         "core_type": op.core_type,
         "block_dim": op.block_dim,
-        "stream": op.stream,
-        "waited_us": timeline.us(op.waited),
-        "queued_us": timeline.us(op.queued),
         "start_us": timeline.us(op.start),
         "duration_us": timeline.us(op.cycles),
         "bound": op.bound,
@@ -66,6 +63,9 @@ def _op(timeline: Timeline, op: OpRecord) -> dict[str, object]:
         "bytes_hbm": op.bytes_hbm,
         "bytes_l2": op.bytes_l2,
         "pipes": {p: timeline.us(op.pipes[p].busy) if p in op.pipes else 0.0 for p in PIPES},
+        "stream": op.stream,
+        "waited_us": timeline.us(op.waited),
+        "queued_us": timeline.us(op.queued),
     }
 
 

@@ -17,8 +17,8 @@ class PipeUse:
     """One kind of pipe over the whole run, as shares of the run's time.
 
     Attributes:
-        busy: share of the time it works, on the slowest core of each task (the mean over the
-            streams, where there are several).
+        busy: share of the time it works, on the slowest core of each task (where streams run
+            side by side for more than the run's time, of the tasks' time).
         stalled: share of the time it holds an instruction that cannot start.
         reason, reason_share: what it waits for most, and for how long.
     """
@@ -72,8 +72,7 @@ def slowest(timeline: Timeline, count: int) -> list[OpRecord]:
 
 def pipe_use(timeline: Timeline) -> list[PipeUse]:
     """Each pipe that the run uses, in the order of `PIPES`."""
-    streams = len({op.stream for op in timeline.ops})
-    elapsed = timeline.total_cycles * streams
+    elapsed = max(timeline.total_cycles, sum(op.cycles for op in timeline.ops))
     rows = []
     for pipe in PIPES:
         times = [op.pipes[pipe] for op in timeline.ops if pipe in op.pipes]

@@ -61,9 +61,7 @@ def _check_rate(group: Sequence[OpRecord], what: str, nbytes: Sequence[int], rat
 
     Bytes are rounded per op, and each ends at a whole cycle.
     """
-    spans = sorted(
-        (op.end, op.start + op.launch, n) for op, n in zip(group, nbytes, strict=True)
-    )
+    spans = sorted((op.end, op.start + op.launch, n) for op, n in zip(group, nbytes, strict=True))
     for start in {start for _, start, _ in spans}:
         moved = count = 0
         for end, began, n in spans:

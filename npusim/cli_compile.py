@@ -56,6 +56,7 @@ def compile_command(args: argparse.Namespace) -> int:
         data: dict[str, Any] = {
             "model": model.name, "chip": chip.name, "opt_level": args.opt_level,
             "precision": options.precision, "disabled": sorted(options.disabled),
+            "streams": len({t.stream for t in exe.tasks}),
             "tasks": len(exe.tasks), "memory": asdict(exe.memory), "notes": exe.notes,
             "passes": [asdict(p) for p in found.passes],
             "fusions": [asdict(d) for d in found.decisions],
@@ -158,7 +159,7 @@ def compile_options(
             notes = (f"{args.fusion_switch_file}: passes that npusim does not have: {names}",)
     level = LEVELS.index(args.opt_level)
     reuse = not args.disable_reuse_memory
-    return CompileOptions(precision, level, disabled, reuse, args.streams), notes
+    return CompileOptions(precision, level, disabled, reuse, streams=args.streams), notes
 
 
 class _Dump:

@@ -74,7 +74,7 @@ class Device:
         self._makers = {t.records: t.name for t in exe.tasks if t.records is not None}
         self._parallel = len({t.stream for t in exe.tasks}) > 1
         self._recorded: dict[int, simpy.Event] = {}
-        self._waiting: dict[int, tuple[Task, int]] = {}  # stream → what it waits for
+        self._at: dict[int, tuple[Task, int | None]] = {}  # stream → task, event it waits for
         self._events = 0
         self._launch = chip.cycles(chip.scheduler.launch)
         self._per_block = chip.scheduler.per_block * chip.clock
@@ -106,19 +106,21 @@ class Device:
         return DeviceRun(timeline, SimulatorSpeed(wall, self._events))
 
     def _deadlock(self) -> DeadlockError:
-        """Which streams stand still, and for what."""
-        stuck, makers = [], self._makers
-        for stream, (task, event) in sorted(self._waiting.items()):
-            maker = f"{makers[event]!r} has not recorded" if event in makers else "no task records"
-            stuck.append(f"task {task.name!r} on stream {stream} waits for event {event}, {maker}")
-        if not stuck:
-            done = {r.name for r in self._records}
-            stuck = [f"task {t.name!r} did not finish" for t in self._exe.tasks
-                     if t.name not in done]  # fmt: skip
+        """Which streams stand still, and for what: first those inside a kernel."""
+        stuck = []
+        for stream, (task, event) in sorted(self._at.items(), key=lambda x: x[1][1] is not None):
+            where = f"task {task.name!r} on stream {stream}"
+            if event is None:
+                stuck.append(f"{where} does not end")
+            elif event in self._makers:
+                maker = self._makers[event]
+                stuck.append(f"{where} waits for event {event}, {maker!r} has not recorded it")
+            else:
+                stuck.append(f"{where} waits for event {event}, no task records it")
         return DeadlockError(
             f"{self._exe.name} cannot progress: " + "; ".join(stuck[:8]),
-            "every event that is waited for is recorded by a task that can run",
-            "check the events of the executable's tasks",
+            "every event that is waited for is recorded by a task that can run; kernels that end",
+            "check the events of the executable's tasks, then the flags of the kernel",
         )
 
     def _event(self, number: int) -> simpy.Event:
@@ -130,10 +132,10 @@ class Device:
                 yield self._env.timeout(self._gap)
             ready = int(self._env.now)
             for event in task.waits:
-                self._waiting[task.stream] = (task, event)
+                self._at[task.stream] = (task, event)
                 yield self._event(event)
-                del self._waiting[task.stream]
                 yield self._env.timeout(self._event_cost)
+            self._at[task.stream] = (task, None)
             waited = int(self._env.now) - ready
             call = task.call
             if call is None:
@@ -154,6 +156,7 @@ class Device:
                 self._executor.execute(task, seen)
             if self._progress is not None:
                 self._progress(len(self._records), len(self._exe.tasks))
+            del self._at[task.stream]
             if task.records is not None:
                 yield self._env.timeout(self._event_cost)
                 self._event(task.records).succeed()

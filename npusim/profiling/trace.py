@@ -83,11 +83,13 @@ def _arrows(timeline: Timeline) -> Iterator[Event]:
     for op in timeline.ops:
         for maker in (by_name[name] for name in op.after):
             number += 1
-            ends = (("s", maker, maker.start), ("f", op, op.start))  # bound to the slices there
-            for phase, at, cycle in ends:
+            # A viewer binds an end to the slice that it lies in: just before the end of the first.
+            last = max(_ns(timeline, maker.start), _ns(timeline, maker.end) - 1) / 1000
+            ends = (("s", maker, last), ("f", op, _us(timeline, op.start)))
+            for phase, at, ts in ends:
                 yield {
                     "name": "event", "cat": "event", "ph": phase, "id": number, "bp": "e",
-                    "pid": DEVICE_PID, "tid": at.stream + 1, "ts": _us(timeline, cycle),
+                    "pid": DEVICE_PID, "tid": at.stream + 1, "ts": ts,
                 }  # fmt: skip
 
 

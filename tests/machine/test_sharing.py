@@ -22,6 +22,7 @@ from npusim.machine.device import Detail, Device
 from npusim.machine.functional import FunctionalExecutor
 from npusim.machine.sharing import CorePools, KernelServer
 from npusim.models.builder import GraphBuilder
+from npusim.profiling.trace import trace_events
 from npusim.program.cores import core_pools, cores_held
 from npusim.program.executable import Executable
 from npusim.program.kernel import Plan
@@ -169,6 +170,33 @@ def test_demands_above_the_peak_stretch_those_who_want_much() -> None:
     assert ends(0.0, 0.9) == [10_000, 10_000]
 
 
+def test_spans_of_stretched_kernels_stay_in_their_op() -> None:
+    """Traced instructions keep their places in the longer whole."""
+    chip = CHIPS["ascend910a"]
+    exe = pair(HALVES["ascend910a"], stored, stored)
+    timeline = Device(exe, chip, trace=("a", "b")).run().timeline
+    for op in timeline.ops:
+        assert op.pipes["mte2"].stalls["other kernels"] > 0
+        assert max(s.end for s in op.spans) > op.end - 0.1 * op.cycles
+    assert trace_events(timeline)  # refuses spans outside
+
+
+def test_ai_cpu_tasks_have_their_own_cores() -> None:
+    """An integer Neg beside a kernel, in either detail as long as alone."""
+
+    def counted(g: GraphBuilder, name: str) -> None:
+        g.output(g.node("Neg", name, g.input(f"{name}.x", (512, 64), DType.INT64)))
+
+    chip = CHIPS["ascend910a"]
+    exe = pair(chip, counted, computed)
+    for detail in ("fast", "full"):
+        first, second = timed(exe, chip, detail).ops
+        assert first.core_type == "AI_CPU" and first.start == second.start == 0
+        nbytes = sum(exe.buffers[n].nbytes for n in ("a.x", "a"))
+        alone = chip.cycles(chip.aicpu.launch) + chip.cycles(nbytes / chip.aicpu.rate)
+        assert abs(first.cycles - alone) <= 1
+
+
 def test_memories_above_their_rate_are_refused() -> None:
     chip = CHIPS["ascend910a"]
     found = timed(pair(HALVES["ascend910a"], loaded, loaded), chip)
@@ -235,10 +263,12 @@ def test_an_event_that_is_never_recorded_is_named(detail: Detail) -> None:
     chip = CHIPS["ascend910a"]
     exe = joined()
     exe.tasks = [replace(t, records=None) for t in exe.tasks]
-    with pytest.raises(DeadlockError, match="'join' on stream 1 waits for event 7, no task"):
+    with pytest.raises(
+        DeadlockError, match="'join' on stream 1 waits for event 7, no task records it"
+    ):
         timed(exe, chip, detail)
     exe = joined()
     exe.tasks = [replace(t, waits=(8,)) if t.name == "slow0" else t for t in exe.tasks]
     exe.tasks = [replace(t, records=8) if t.name == "join" else t for t in exe.tasks]
-    with pytest.raises(DeadlockError, match=r"'slow0'.* 8, 'join' has not recorded; .*event 7"):
+    with pytest.raises(DeadlockError, match=r"'slow0'.* 8, 'join' has not recorded it; .* event 7"):
         timed(exe, chip, detail)

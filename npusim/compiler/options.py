@@ -21,7 +21,9 @@ class CompileOptions:
         level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses.
         disabled: names of passes that do not run.
         reuse_memory: False gives every tensor memory of its own.
-        streams: how many streams parallel branches may use, where that pays.
+        streams: how many streams parallel branches may use, where that pays. One by default: so
+            were the times measured that the machine is fitted to, and what more streams save
+            hangs on `scheduler.event`, which is not published.
     """
 
     precision: str = "fp16"

@@ -90,17 +90,14 @@ def regions(needs: Needs) -> list[list[int]]:
     Only runs in which tasks can go side by side.
     """
     n = len(needs)
-    before = [0] * n
-    for i, direct in enumerate(needs):
-        for p in direct:
+    before, after = [0] * n, [0] * n  # sets, as bits
+    for i in range(n):
+        for p in needs[i]:
             before[i] |= before[p] | 1 << p
-    after = [0] * n  # how many tasks come after each
-    for b in before:
-        while b:
-            low = b & -b
-            after[low.bit_length() - 1] += 1
-            b ^= low
-    cuts = [i for i in range(n) if before[i].bit_count() == i and after[i] == n - 1 - i]
+    for i in reversed(range(n)):
+        for p in needs[i]:
+            after[p] |= after[i] | 1 << i
+    cuts = [i for i in range(n) if (before[i] | after[i]).bit_count() == n - 1]
     out = []
     for a, b in zip([-1, *cuts], [*cuts, n], strict=True):
         inside = list(range(max(a, 0), min(b + 1, n)))
@@ -135,9 +132,11 @@ class _Region:
             time, stream, moved = min(tries)
             gain = best - time
             taken = gain >= WORTHWHILE * serial
-            self._decide(chain, taken, gain, serial)
+            self._decide(chain, taken, gain)
             if taken:
                 best, here = time, moved
+        for chain in chains[1 + _MOST_CHAINS :]:
+            self._refuse(chain, f"looked at only the {_MOST_CHAINS} longest chains of the region")
         for i, stream in enumerate(here):
             streams[self._first + i] = stream
         return serial - best
@@ -145,15 +144,20 @@ class _Region:
     def _time(self, streams: list[int]) -> float:
         return makespan(self._steps, streams, waits_needed(streams, self._needs), self._ctx.chip)
 
-    def _decide(self, chain: set[int], taken: bool, gain: float, serial: float) -> None:
-        nodes = tuple(self._names[i] for i in sorted(chain))
+    def _decide(self, chain: set[int], taken: bool, gain: float) -> None:
         if taken:
-            reason = "ends the region by 3 % or more sooner"
+            reason = f"saves {WORTHWHILE:.0%} of the region's time or more"
+            self._ctx.decide(REWRITE, self._nodes(chain), True, reason)
         elif gain > 0:
-            reason = "saves less than 3 % of the region"
+            self._refuse(chain, f"saves less than {WORTHWHILE:.0%} of the region's time")
         else:
-            reason = "its kernels leave too few cores beside them for the price of the events"
-        self._ctx.decide(REWRITE, nodes, taken, reason)
+            self._refuse(chain, "too few cores are free beside it for the price of the events")
+
+    def _refuse(self, chain: set[int], reason: str) -> None:
+        self._ctx.decide(REWRITE, self._nodes(chain), False, reason)
+
+    def _nodes(self, chain: set[int]) -> tuple[str, ...]:
+        return tuple(self._names[i] for i in sorted(chain))
 
     def _chains(self) -> list[set[int]]:
         """The tasks as chains: the longest way through them, then through what is left."""

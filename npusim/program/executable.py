@@ -185,9 +185,9 @@ def verify_executable(exe: Executable) -> Executable:
                 f"{GM_ALIGN} B aligned addresses within {exe.memory.arena_bytes} B",
                 "correct the memory plan",
             )
-    before = ordered_before(exe.tasks)
-    if len({task.stream for task in exe.tasks}) > 1:
-        _check_races(exe, before)
+    several = len({task.stream for task in exe.tasks}) > 1
+    if several or any(task.waits or task.records is not None for task in exe.tasks):
+        _check_races(exe, ordered_before(exe.tasks))
     return exe
 
 

@@ -146,10 +146,10 @@ class _Region:
 
     def _decide(self, chain: set[int], taken: bool, gain: float) -> None:
         if taken:
-            reason = f"saves {WORTHWHILE:.0%} of the region's time or more"
+            reason = f"saves {WORTHWHILE * 100:.0f} % of the region's time or more"
             self._ctx.decide(REWRITE, self._nodes(chain), True, reason)
         elif gain > 0:
-            self._refuse(chain, f"saves less than {WORTHWHILE:.0%} of the region's time")
+            self._refuse(chain, f"saves less than {WORTHWHILE * 100:.0f} % of the region's time")
         else:
             self._refuse(chain, "too few cores are free beside it for the price of the events")
 

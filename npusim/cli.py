@@ -155,6 +155,8 @@ def _options(args: argparse.Namespace) -> dict[str, object]:
         options["set"] = list(args.set)
     if args.opt_level != "O2":
         options["opt level"] = args.opt_level
+    if args.streams != 1:
+        options["streams"] = args.streams
     if args.disable_pass:
         options["disabled passes"] = list(args.disable_pass)
     if args.modify_mixlist:

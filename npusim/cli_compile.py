@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from npusim.compiler import CompileOptions, PassReport
     from npusim.ir import Graph
     from npusim.profiling.memory_report import MemoryPicture
+    from npusim.program.executable import Lifetime
 
 LEVELS = ("O0", "O1", "O2")
 
@@ -40,7 +41,8 @@ def compile_command(args: argparse.Namespace) -> int:
         ("model", f"{model.name}, batch {model.batch}, {len(model.graph.nodes)} operators"),
         ("chip", chip.name),
         ("options", f"{args.opt_level}, {options.precision}"
-         + "".join(f", {name} off" for name in sorted(options.disabled))),
+         + "".join(f", {name} off" for name in sorted(options.disabled))
+         + (f", up to {options.streams} streams" if options.streams > 1 else "")),
         ("result", f"{len(exe.tasks)} tasks, {exe.memory.peak_bytes / 1e6:.1f} MB"),
         *(("note", text) for text in (*notes, *exe.notes)),
     ]  # fmt: skip
@@ -54,6 +56,7 @@ def compile_command(args: argparse.Namespace) -> int:
         data: dict[str, Any] = {
             "model": model.name, "chip": chip.name, "opt_level": args.opt_level,
             "precision": options.precision, "disabled": sorted(options.disabled),
+            "streams": len({t.stream for t in exe.tasks}),
             "tasks": len(exe.tasks), "memory": asdict(exe.memory), "notes": exe.notes,
             "passes": [asdict(p) for p in found.passes],
             "fusions": [asdict(d) for d in found.decisions],
@@ -95,7 +98,9 @@ def _memory_picture(args: argparse.Namespace) -> MemoryPicture:
     times = [at[task.name] for task in exe.tasks]
     plan = exe.memory
     first = min((x.address for x in plan.lifetimes), default=0)
-    rows = [(x.names, x.address - first, x.nbytes, x.first, x.last) for x in plan.lifetimes]
+    rows = [
+        (x.names, x.address - first, x.nbytes, *_first_and_last(x, times)) for x in plan.lifetimes
+    ]
     ops = [task.name for task in exe.tasks]
     starts, ends = [start for start, _ in times], [end for _, end in times]
     pieces = pieces_of(rows, starts, ends, ops)
@@ -115,6 +120,14 @@ def _memory_picture(args: argparse.Namespace) -> MemoryPicture:
         peak_us=starts[peak] if ops else 0.0,
         total_us=timeline.total_us,
     )
+
+
+def _first_and_last(life: Lifetime, times: list[tuple[float, float]]) -> tuple[int, int]:
+    """The tasks between which it is in use: in a partial order, by time."""
+    starts = [i for i in life.users if life.first < i <= life.last]
+    first = min([life.first, *starts], key=lambda i: times[i][0])
+    last = max([life.last, *starts], key=lambda i: times[i][1])
+    return first, last
 
 
 def _load(args: argparse.Namespace) -> LoadedModel:
@@ -148,7 +161,8 @@ def compile_options(
     level = LEVELS.index(args.opt_level)
     reuse = not args.disable_reuse_memory
     mixlist = read_mixlist(args.modify_mixlist) if args.modify_mixlist else None
-    return CompileOptions(precision, level, disabled, reuse, mixlist), notes
+    options = CompileOptions(precision, level, disabled, reuse, mixlist, args.streams)
+    return options, notes
 
 
 class _Dump:
@@ -186,6 +200,10 @@ def add_compile_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--disable-reuse-memory", action="store_true", help="every tensor has memory of its own"
     )
+    group.add_argument(
+        "--streams", type=positive, default=1, metavar="N",
+        help="put parallel branches on up to N streams, where that pays (1)",
+    )  # fmt: skip
     group.add_argument(
         "--fusion-switch-file", type=Path, metavar="PATH", help="CANN's fusion_switch.cfg"
     )

@@ -64,3 +64,25 @@ def test_what_does_not_fit_says_where_and_what_helps(capsys: pytest.CaptureFixtu
     assert len(lines) == 3
     assert "MiB too much at 'layer" in lines[0] and "are alive" in lines[0]
     assert "--batch" in lines[2]
+
+
+def test_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "c.json"
+    command = ["compile", "bert-tiny", "--streams", "3", "--explain-fusion", "--json", str(data)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "up to 3 streams" in text and "Streams" in text
+    found = json.loads(data.read_text())
+    assert any(d["rewrite"] == "Streams" for d in found["fusions"])
+    trace = tmp_path / "trace.json"
+    run = ["run", "bert-tiny", "--batch", "1", "--streams", "3", "--trace", str(trace)]
+    assert main([*run, "--chip", "ascend910b2"]) == 0
+    text = capsys.readouterr().out
+    assert "streams 3" in text and "waits for events" in text
+    assert max(map(len, text.splitlines())) <= 100
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"Stream 0", "Stream 1"} <= names
+    assert main(["run", "bert-tiny", "--streams", "5000", "--timing-only"]) == 2
+    assert "5000 streams on ascend910a" in capsys.readouterr().err
+    assert main(["memory", "bert-tiny", "--streams", "3", "--chip", "ascend910b2"]) == 0

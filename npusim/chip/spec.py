@@ -205,12 +205,14 @@ class Host(Part):
 class Scheduler(Part):
     """Task scheduler: kernel time = `launch` + `per_block` × block dim + the slowest block.
 
-    `gap` separates consecutive tasks of one stream.
+    `gap` separates consecutive tasks of one stream; `event` is what recording an event, or waiting
+    for one that is recorded, costs its stream.
     """
 
     launch: Seconds
     per_block: Seconds
     gap: Seconds
+    event: Seconds
     max_streams: int
 
 

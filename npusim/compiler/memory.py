@@ -1,9 +1,11 @@
 """The memory plan: weights first, then activations by lifetime, 512 B aligned.
 
 Lifetimes are over the execution order: from the task that makes a tensor to the last that reads
-it. Tensors that share memory (views, results in place of a dying operand) are one slot. Slots are
-placed one by one, each into the smallest gap that is free during its whole life; of a few orders
-the one that needs least is taken.
+it. On several streams the order is partial: memory is free for a task when all that touch what is
+there are over before it, by the order of its stream and by events. Tensors that share memory
+(views, results in place of a dying operand) are one slot. Slots are placed one by one, each into
+the smallest gap that is free during its whole life; of a few orders the one that needs least is
+taken.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from npusim.errors import UnsupportedError
 from npusim.ir import Graph
 from npusim.program.executable import GM_ALIGN, Buffer, Lifetime, MemoryPlan, Task
 from npusim.program.kernel import get_kernel
+from npusim.program.order import members, ordered_before
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Slot:
         size: aligned bytes; first, last: tasks between which it is in use, both included.
         names: tensors in it, in order.
         offset: where it was placed.
+        users: the tasks that touch it, as bits; one past the last task for what must stay.
+        before: the tasks that are over before it is first touched, as bits; None where tasks
+            run one after the other, as they are listed.
     """
 
     size: int
@@ -48,10 +54,14 @@ class Slot:
     last: int
     names: list[str] = field(default_factory=list)
     offset: int = 0
+    users: int = 0
+    before: int | None = None
 
     def meets(self, other: Slot) -> bool:
-        """Whether both are in use at some time."""
-        return self.first <= other.last and other.first <= self.last
+        """Whether both can be in use at one time."""
+        if self.before is None or other.before is None:
+            return self.first <= other.last and other.first <= self.last
+        return bool(self.users & ~other.before and other.users & ~self.before)
 
 
 def plan_memory(
@@ -81,8 +91,11 @@ def plan_memory(
         for name in slot.names:
             addresses[name] = weights + slot.offset
         lifetimes.append(
-            Lifetime(tuple(slot.names), weights + slot.offset, slot.size, slot.first, slot.last)
-        )
+            Lifetime(
+                tuple(slot.names), weights + slot.offset, slot.size, slot.first, slot.last,
+                tuple(members(slot.users & ((1 << len(lowered.tasks)) - 1))),
+            )
+        )  # fmt: skip
     total = weights + activations
     plan = MemoryPlan(total, weights, activations, total, lower_bound(slots), tuple(lifetimes))
     if total > chip.hbm.size:
@@ -102,13 +115,20 @@ def plan_memory(
 def slots_of(graph: Graph, lowered: Lowered) -> list[Slot]:
     """The activations' slots, results in place of operands where that is legal."""
     first, last = _lifetimes(graph, lowered)
+    users = _users(graph, lowered, first)
+    before = _order(lowered)
     slots: dict[str, Slot] = {}
     taken_over: set[str] = set()
     makers = {o: t for t in lowered.tasks for o in t.outputs}
     fixed = {lowered.alias.get(o, o) for o in (*graph.outputs, *graph.inputs, *graph.constants)}
 
     def may_go(at: int, base: str) -> bool:
-        return base not in fixed and base not in taken_over and last[base] == at
+        """Nobody but the task touches the operand while it runs, or later."""
+        if base in fixed or base in taken_over:
+            return False
+        if before is None:
+            return last[base] == at
+        return not users[base] & ~(1 << at) & ~before[at]
 
     for name in first:
         size = align(graph.tensors[name].nbytes)
@@ -121,9 +141,39 @@ def slots_of(graph: Graph, lowered: Lowered) -> list[Slot]:
             slot = slots[name] = slots[dying]
             slot.last = max(slot.last, last[name])
             slot.names.append(name)
+            slot.users |= users[name]
         else:
-            slots[name] = Slot(size, first[name], last[name], [name])
+            slot = slots[name] = Slot(size, first[name], last[name], [name], users=users[name])
+            if before is not None:
+                slot.before = before[first[name]] if task is not None else 0
     return list({id(s): s for s in slots.values()}.values())
+
+
+def _order(lowered: Lowered) -> list[int] | None:
+    """Per task, the tasks that are over before it; None where all run one after the other."""
+    if len({task.stream for task in lowered.tasks}) < 2:
+        return None
+    return ordered_before(lowered.tasks)
+
+
+def _users(graph: Graph, lowered: Lowered, names: Iterable[str]) -> dict[str, int]:
+    """The tasks that touch each activation, as bits.
+
+    Outputs are read after them all; an input that no task reads stays, as it is loaded all the
+    same.
+    """
+    root = lowered.alias
+    out = dict.fromkeys(names, 0)
+    for i, task in enumerate(lowered.tasks):
+        for name in (*task.inputs, *task.outputs):
+            base = root.get(name, name)
+            if base in out:
+                out[base] |= 1 << i
+    unread = [name for name in graph.inputs if not out.get(name)]
+    for base in (*unread, *(root.get(name, name) for name in graph.outputs)):
+        if base in out:
+            out[base] |= 1 << len(lowered.tasks)
+    return out
 
 
 def separate_slots(graph: Graph, lowered: Lowered) -> list[Slot]:
@@ -179,7 +229,7 @@ def _replaced(
 
 
 def lower_bound(slots: Iterable[Slot]) -> int:
-    """The most bytes in use at one time: no plan of these slots needs less."""
+    """The most bytes in use at one time, tasks one after the other: no plan needs less."""
     changes: dict[int, int] = {}
     for s in slots:
         changes[s.first] = changes.get(s.first, 0) + s.size

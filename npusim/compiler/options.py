@@ -21,6 +21,9 @@ class CompileOptions:
         disabled: names of passes that do not run.
         reuse_memory: False gives every tensor memory of its own.
         mixlist: changes to the operator lists of mixed precision.
+        streams: how many streams parallel branches may use, where that pays. One by default: so
+            were the times measured that the machine is fitted to, and what more streams save
+            hangs on `scheduler.event`, which is not published.
     """
 
     precision: str = "fp16"
@@ -28,6 +31,7 @@ class CompileOptions:
     disabled: frozenset[str] = frozenset()
     reuse_memory: bool = True
     mixlist: MixList | None = None
+    streams: int = 1
 
     @property
     def mode(self) -> PrecisionMode:

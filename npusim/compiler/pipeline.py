@@ -1,4 +1,4 @@
-"""The compiler, readable at a glance: passes over the Graph, then lowering and the memory plan."""
+"""The compiler, readable at a glance: passes over the Graph, lowering, streams, memory plan."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from npusim.compiler.passes.trans_matmul import fuse_matmul_transdata
 from npusim.compiler.passes.trans_motion import move_transdata
 from npusim.compiler.passes.trans_symmetry import eliminate_symmetric
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
+from npusim.compiler.streams import assign_streams
 from npusim.ir import Graph, verify
 from npusim.program.executable import Executable, verify_executable
 
@@ -109,7 +110,7 @@ def compile_watched(
 
 
 def _executable(graph: Graph, ctx: CompileContext) -> Executable:
-    lowered = lower(graph, ctx)
+    lowered = assign_streams(graph, lower(graph, ctx), ctx)
     memory = plan_memory(graph, lowered, ctx.chip, reuse=ctx.options.reuse_memory)
     constants = {n: c for n, c in graph.constants.items() if n in memory.buffers}
     return verify_executable(

@@ -21,8 +21,12 @@ class Arena:
     def storage(self, name: str) -> np.ndarray:
         """The buffer's device array (a view; writes go to device memory)."""
         b = self._exe.buffers[name]
-        raw = self._bytes[b.address : b.address + b.nbytes]
-        return raw.view(b.dtype.np).reshape(b.storage_shape)
+        return self.raw(name).view(b.dtype.np).reshape(b.storage_shape)
+
+    def raw(self, name: str) -> np.ndarray:
+        """The buffer's bytes (a view)."""
+        b = self._exe.buffers[name]
+        return self._bytes[b.address : b.address + b.nbytes]
 
     def read(self, name: str) -> np.ndarray:
         """The logical array (a view when the layout is ND)."""

@@ -100,12 +100,16 @@ class BandwidthServer:
             f.rate = r
 
     def _mix(self) -> float:
-        """How often HBM's bus turns: 0 where all bytes go one way, 1 from a third each on."""
         ways = [0.0, 0.0]
         for f in self.flows:
             ways[f.write] += f.weight * f.hbm_share
-        total = sum(ways)
-        return min(1.0, 3 * min(ways) / total) if total else 0.0
+        return bus_turns(*ways)
+
+
+def bus_turns(read: float, written: float) -> float:
+    """How often HBM's bus turns: 0 where all bytes go one way, 1 from a third each on."""
+    total = read + written
+    return min(1.0, 3 * min(read, written) / total) if total else 0.0
 
 
 def fill(

@@ -18,6 +18,7 @@ from npusim.ops.window import Window
 from npusim.program.executable import Buffer, Executable, Task
 
 Observer = Callable[[Task, Arena], None]
+Seen = dict[str, np.ndarray]  #: operand → its bytes at some time
 
 
 class FunctionalExecutor:
@@ -44,8 +45,39 @@ class FunctionalExecutor:
         if not tile_level:
             self._prepare_weights()
 
-    def execute(self, task: Task) -> None:
-        """Compute a task: read its inputs from the arena, write its outputs there."""
+    def look(self, task: Task) -> Seen:
+        """The operands as they are when a task starts; constants, which stay, left out."""
+        names = {n for n in task.inputs if n and n not in self._exe.constants}
+        return {n: self._arena.raw(n).copy() for n in sorted(names)}
+
+    def execute(self, task: Task, seen: Seen | None = None) -> None:
+        """Compute a task: read its inputs from the arena, write its outputs there.
+
+        Args:
+            seen: the operands at the task's start, where others run beside it. What changed since
+                is read in part as it was and in part as it is, since a kernel reads from its start
+                to its end: tasks that lack an event between them give wrong numbers.
+        """
+        changed = {}
+        for name, old in (seen or {}).items():
+            new = self._arena.raw(name)
+            if not np.array_equal(old, new):
+                changed[name] = new.copy()
+                half = (old.size // 2) & ~31
+                new[:half] = old[:half]
+        self._compute(task)
+        for name, new in changed.items():
+            self._restore(name, new, task)
+
+    def _restore(self, name: str, value: np.ndarray, task: Task) -> None:
+        """Put an operand's bytes back, but for those that the task wrote."""
+        at = self._exe.buffers[name].address
+        mask = np.ones(value.size, bool)
+        for out in (self._exe.buffers[o] for o in task.outputs if o):
+            mask[max(0, out.address - at) : max(0, out.address + out.nbytes - at)] = False
+        self._arena.raw(name)[mask] = value[mask]
+
+    def _compute(self, task: Task) -> None:
         if self._tile_level and task.call is not None:
             names = (*task.inputs, *task.outputs)
             operands = [self._arena.storage(n) if n else None for n in names]

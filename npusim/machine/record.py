@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import floor, prod
 
 from npusim.chip.spec import ChipSpec
@@ -14,6 +15,7 @@ from npusim.timeline import OpRecord, PipeTime, Span
 
 #: A transfer pipe that is busy because L2 or HBM is nearly full is bound by that memory.
 SATURATED = 0.8
+OTHERS = "other kernels"  #: stalled for: kernels of other streams that use L2 and HBM
 
 
 def make_record(
@@ -59,6 +61,25 @@ def make_record(
         spans=spans,
         replayed=replayed,
     )
+
+
+def stretched(result: LaunchResult, cycles: int) -> LaunchResult:
+    """A launch that took `cycles`, longer than alone, since others used L2 and HBM beside it.
+
+    Every pipe stands still for the difference; spans keep their places in the whole.
+    """
+    alone = result.cycles
+    if cycles <= alone:
+        return result
+    slow = result.slowest
+    cores = replace(
+        slow,
+        cycles=cycles,
+        stall=[{**s, OTHERS: s.get(OTHERS, 0) + cycles - slow.cycles} for s in slow.stall],
+        scalar_stall=slow.scalar_stall,
+        spans=[(p, op, a * cycles // alone, b * cycles // alone) for p, op, a, b in slow.spans],
+    )
+    return replace(result, cycles=cycles, cores=(cores,), mixed=False)
 
 
 def _core_type(call: KernelCall, chip: ChipSpec) -> str:

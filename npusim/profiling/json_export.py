@@ -63,6 +63,9 @@ def _op(timeline: Timeline, op: OpRecord) -> dict[str, object]:
         "bytes_hbm": op.bytes_hbm,
         "bytes_l2": op.bytes_l2,
         "pipes": {p: timeline.us(op.pipes[p].busy) if p in op.pipes else 0.0 for p in PIPES},
+        "stream": op.stream,
+        "waited_us": timeline.us(op.waited),
+        "queued_us": timeline.us(op.queued),
     }
 
 

@@ -16,6 +16,7 @@ from npusim.profiling.summary import (
     pipe_use,
     share,
     slowest,
+    stream_use,
     type_use,
     within_limits,
 )
@@ -38,6 +39,7 @@ _NAME_WIDTHS = (18, 60)  #: least and most width of that column
 _FIDELITY = ("detail", "level")  #: options that say how truly the run was simulated
 _KERNEL_WIDTH = 20
 _BAR_WIDTH = 40
+_STREAM_BAR = 24
 _MAX_CHECK_ROWS = 20
 
 
@@ -47,7 +49,10 @@ def print_report(result: RunResult, console: Console, *, top: int = 15) -> None:
     _print_lines(console, _totals(result))
     if result.timeline.ops:
         names = min(max(console.width - _OTHER_COLUMNS, _NAME_WIDTHS[0]), _NAME_WIDTHS[1])
-        for table in (_slowest_table(result, top, names), _pipe_table(result), _type_table(result)):
+        tables = [_slowest_table(result, top, names), _pipe_table(result), _type_table(result)]
+        if any(op.stream for op in result.timeline.ops):
+            tables.insert(1, _stream_table(result))
+        for table in tables:
             console.print(table, "")
     if result.check:
         console.print(_check_table(result), Text(f"{check_line(result)}\n"))
@@ -191,6 +196,19 @@ def _slowest_table(result: RunResult, top: int, name_width: int) -> Table:
             percent(op.bound_share),
             f"{op.cycles / op.roofline:,.2f}" if op.roofline else "–",
         )
+    return table
+
+
+def _stream_table(result: RunResult) -> Table:
+    table = _table(
+        "Streams: share of the run's time", "stream", ">tasks", ">busy", "", ">alone",
+        ">waits for events", ">waits for cores",
+    )  # fmt: skip
+    table.caption = "busy: tasks run, launches included · alone: on no other stream meanwhile"
+    for row in stream_use(result.timeline):
+        shares = (row.alone, row.waited, row.queued)
+        cells = (str(row.stream), str(row.tasks), percent(row.busy), bar(row.busy, _STREAM_BAR))
+        table.add_row(*map(Text, (*cells, *map(percent, shares))))
     return table
 
 

@@ -17,8 +17,8 @@ class PipeUse:
     """One kind of pipe over the whole run, as shares of the run's time.
 
     Attributes:
-        busy: share of the time it works, on the slowest core of each task (the mean over the
-            streams, where there are several).
+        busy: share of the time it works, on the slowest core of each task (where streams run
+            side by side for more than the run's time, of the tasks' time).
         stalled: share of the time it holds an instruction that cannot start.
         reason, reason_share: what it waits for most, and for how long.
     """
@@ -43,6 +43,23 @@ class TypeUse:
     bound: str
 
 
+@dataclass(frozen=True)
+class StreamUse:
+    """One stream: its tasks, and shares of the run's time.
+
+    Attributes:
+        busy: tasks run, launches included; alone: no other stream runs one meanwhile.
+        waited, queued: it stands still for events, for free cores.
+    """
+
+    stream: int
+    tasks: int
+    busy: float
+    alone: float
+    waited: float
+    queued: float
+
+
 def share(part: float, whole: float) -> float:
     """`part / whole`; 0 of nothing is 0."""
     return part / whole if whole else 0.0
@@ -55,8 +72,7 @@ def slowest(timeline: Timeline, count: int) -> list[OpRecord]:
 
 def pipe_use(timeline: Timeline) -> list[PipeUse]:
     """Each pipe that the run uses, in the order of `PIPES`."""
-    streams = len({op.stream for op in timeline.ops})
-    elapsed = timeline.total_cycles * streams
+    elapsed = max(timeline.total_cycles, sum(op.cycles for op in timeline.ops))
     rows = []
     for pipe in PIPES:
         times = [op.pipes[pipe] for op in timeline.ops if pipe in op.pipes]
@@ -76,6 +92,36 @@ def pipe_use(timeline: Timeline) -> list[PipeUse]:
             )
         )
     return rows
+
+
+def stream_use(timeline: Timeline) -> list[StreamUse]:
+    """Each stream, by number."""
+    changes: list[tuple[int, int, int]] = []
+    streams: dict[int, list[OpRecord]] = {}
+    for op in timeline.ops:
+        streams.setdefault(op.stream, []).append(op)
+        changes += [(op.start, 1, op.stream), (op.end, 0, op.stream)]
+    alone: Counter[int] = Counter()
+    running: Counter[int] = Counter()
+    before = 0
+    for cycle, starts, stream in sorted(changes):
+        busy = [s for s, n in running.items() if n]
+        if len(busy) == 1:
+            alone[busy[0]] += cycle - before
+        running[stream] += 1 if starts else -1
+        before = cycle
+    total = timeline.total_cycles
+    return [
+        StreamUse(
+            stream,
+            len(ops),
+            share(sum(op.cycles for op in ops), total),
+            share(alone[stream], total),
+            share(sum(op.waited for op in ops), total),
+            share(sum(op.queued for op in ops), total),
+        )
+        for stream, ops in sorted(streams.items())
+    ]
 
 
 def type_use(timeline: Timeline) -> list[TypeUse]:

@@ -45,7 +45,7 @@ def write_trace(result: RunResult, path: str | Path) -> None:
 def trace_events(timeline: Timeline) -> list[Event]:
     """All events of the trace: names, tasks, counters, then the pipes of ops that have spans."""
     traced = [op for op in timeline.ops if op.spans]
-    events = [*_streams(timeline), *_counters(timeline)]
+    events = [*_streams(timeline), *_arrows(timeline), *_counters(timeline)]
     for i, op in enumerate(traced):
         events += _pipes(timeline, op, _FIRST_CORE_PID + 100 * i, i + 1)
     return events
@@ -59,10 +59,38 @@ def _streams(timeline: Timeline) -> Iterator[Event]:
         track = f"Stream {stream}"
         tid = stream + 1
         yield from _name("thread", DEVICE_PID, track, stream, tid)
-        _check_order(track, ((op.name, op.start, op.end) for op in ops))
+        slices = [part for op in ops for part in (*_waits(op), (op.name, op.start, op.end))]
+        _check_order(track, slices)
         for op in ops:
+            for name, start, end in _waits(op):
+                yield _slice(timeline, DEVICE_PID, tid, name, start, end, {"before": op.name})
             args = _task_args(timeline, op)
             yield _slice(timeline, DEVICE_PID, tid, op.name, op.start, op.end, args)
+
+
+def _waits(op: OpRecord) -> Iterator[tuple[str, int, int]]:
+    """What a stream waits for before an op: (name, start, end), the events first."""
+    if op.waited:
+        yield "EVENT_WAIT", op.start - op.queued - op.waited, op.start - op.queued
+    if op.queued:
+        yield "wait for cores", op.start - op.queued, op.start
+
+
+def _arrows(timeline: Timeline) -> Iterator[Event]:
+    """From each op that recorded an event to those of other streams that waited for it."""
+    by_name = {op.name: op for op in timeline.ops}
+    number = 0
+    for op in timeline.ops:
+        for maker in (by_name[name] for name in op.after):
+            number += 1
+            # A viewer binds an end to the slice that it lies in: just before the end of the first.
+            last = max(_ns(timeline, maker.start), _ns(timeline, maker.end) - 1) / 1000
+            ends = (("s", maker, last), ("f", op, _us(timeline, op.start)))
+            for phase, at, ts in ends:
+                yield {
+                    "name": "event", "cat": "event", "ph": phase, "id": number, "bp": "e",
+                    "pid": DEVICE_PID, "tid": at.stream + 1, "ts": ts,
+                }  # fmt: skip
 
 
 def _task_args(timeline: Timeline, op: OpRecord) -> Event:

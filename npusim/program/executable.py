@@ -13,6 +13,7 @@ from npusim.errors import GraphError
 from npusim.ir import Constant, DType, Layout, Node
 from npusim.ir.layout import storage_bytes, storage_shape
 from npusim.program.kernel import KernelArgs, Plan
+from npusim.program.order import members, ordered_before
 
 GM_ALIGN = 512  #: device addresses are multiples of this (best GM access: 512 B)
 
@@ -65,6 +66,8 @@ class Task:
         flops: 2 × MACs + vector operations of the operator; macs: the MACs alone.
         compute_dtype: element type that decides the peak of the roofline.
         uses_cube: the work is matrix work that the cube does.
+        waits: events that must be recorded before the task may start (EVENT_WAIT before it).
+        records: the event recorded when it is over (EVENT_RECORD after it).
     """
 
     name: str
@@ -79,6 +82,8 @@ class Task:
     macs: int
     compute_dtype: DType
     uses_cube: bool
+    waits: tuple[int, ...] = ()
+    records: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class Lifetime:
         names: the tensors in it, in order: results in place of operands share one piece.
         address, nbytes: where, aligned.
         first, last: positions in `Executable.tasks` between which it is in use, both included.
+        users: positions of the tasks that touch it: over several streams, the first of them to
+            start and the last to end are not always `first` and `last`.
     """
 
     names: tuple[str, ...]
@@ -96,6 +103,7 @@ class Lifetime:
     nbytes: int
     first: int
     last: int
+    users: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,7 +169,8 @@ def verify_executable(exe: Executable) -> Executable:
     """Check the executable's own rules and return it.
 
     Raises:
-        GraphError: a task names an unknown buffer, or a buffer lies outside the arena.
+        GraphError: a task names an unknown buffer, a buffer lies outside the arena, events do not
+            add up, or tasks of two streams touch the same memory in no order.
     """
     for task in exe.tasks:
         for name in (*task.inputs, *task.outputs):
@@ -176,4 +185,34 @@ def verify_executable(exe: Executable) -> Executable:
                 f"{GM_ALIGN} B aligned addresses within {exe.memory.arena_bytes} B",
                 "correct the memory plan",
             )
+    several = len({task.stream for task in exe.tasks}) > 1
+    if several or any(task.waits or task.records is not None for task in exe.tasks):
+        _check_races(exe, ordered_before(exe.tasks))
     return exe
+
+
+def _check_races(exe: Executable, before: list[int]) -> None:
+    """Refuse tasks in no order of which one writes what the other touches."""
+    reads = [[exe.buffers[n] for n in t.inputs if n] for t in exe.tasks]
+    writes = [[exe.buffers[n] for n in t.outputs if n] for t in exe.tasks]
+    for i, task in enumerate(exe.tasks):
+        for j in members(~before[i] & ((1 << i) - 1)):
+            if before[j] >> i & 1:
+                continue
+            shared = _overlap(writes[i], [*reads[j], *writes[j]]) or _overlap(writes[j], reads[i])
+            if shared:
+                raise GraphError(
+                    f"tasks {exe.tasks[j].name!r} on stream {exe.tasks[j].stream} and "
+                    f"{task.name!r} on stream {task.stream} both touch {shared}, in no order",
+                    "an event between tasks of different streams that share memory",
+                    "record an event after the first and wait for it before the second",
+                )
+
+
+def _overlap(a: list[Buffer], b: list[Buffer]) -> str:
+    """The names of two buffers that share bytes, '' when none do."""
+    for x in a:
+        for y in b:
+            if x.address < y.address + y.nbytes and y.address < x.address + x.nbytes:
+                return f"{x.name!r} and {y.name!r}" if x.name != y.name else repr(x.name)
+    return ""

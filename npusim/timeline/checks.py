@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from npusim.errors import AccountingError
 from npusim.timeline.timeline import OpRecord, Timeline
 
 _FIX = "this is a defect of the simulator: please report it"
 
 
-def check_timeline(timeline: Timeline) -> Timeline:
-    """Check every record and the order of each stream; return the timeline.
+def check_timeline(
+    timeline: Timeline, hbm_rate: float = float("inf"), l2_rate: float = float("inf")
+) -> Timeline:
+    """Check every record, the order of each stream, and what all move together; return it.
+
+    Args:
+        hbm_rate, l2_rate: bytes per cycle that the memories achieve.
 
     Raises:
         AccountingError: time or bytes do not close.
@@ -29,7 +36,44 @@ def check_timeline(timeline: Timeline) -> Timeline:
         raise AccountingError(
             f"an op ends at {latest}, the run at {timeline.total_cycles}", "ends within", _FIX
         )
+    for group in _side_by_side(timeline.ops):
+        _check_rate(group, "HBM", [op.bytes_hbm for op in group], hbm_rate)
+        _check_rate(group, "L2", [op.bytes_l2 for op in group], l2_rate)
     return timeline
+
+
+def _side_by_side(ops: Sequence[OpRecord]) -> Iterator[list[OpRecord]]:
+    """Ops that run at the same time as another of them, apart in time from all others."""
+    group: list[OpRecord] = []
+    end = 0
+    for op in sorted(ops, key=lambda o: o.start + o.launch):
+        if group and op.start + op.launch >= end:
+            yield group
+            group = []
+        group.append(op)
+        end = max(end, op.end)
+    if group:
+        yield group
+
+
+def _check_rate(group: Sequence[OpRecord], what: str, nbytes: Sequence[int], rate: float) -> None:
+    """Bytes of the ops that lie between the start of one and the end of another, launches apart.
+
+    Bytes are rounded per op, and each ends at a whole cycle.
+    """
+    spans = sorted((op.end, op.start + op.launch, n) for op, n in zip(group, nbytes, strict=True))
+    for start in {start for _, start, _ in spans}:
+        moved = count = 0
+        for end, began, n in spans:
+            if began < start:
+                continue
+            moved, count = moved + n, count + 1
+            if moved > rate * (end - start + count) + count:
+                raise AccountingError(
+                    f"{count} ops from {start} to {end} move {moved} B through {what}",
+                    f"at most {rate:.1f} B per cycle",
+                    _FIX,
+                )
 
 
 def _check_op(op: OpRecord) -> None:

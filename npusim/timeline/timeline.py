@@ -47,6 +47,9 @@ class OpRecord:
         limits: resource → share of the duration, for every candidate bound.
         spans: pipe intervals of a representative core, when they were asked for.
         replayed: True when the timing was taken from an identical launch before.
+        waited: cycles before `start` in which its stream waited for events.
+        queued: cycles before `start`, after those, in which it waited for free cores.
+        after: names of the ops of other streams whose events it waited for.
     """
 
     name: str
@@ -68,6 +71,9 @@ class OpRecord:
     limits: dict[str, float]
     spans: tuple[Span, ...] = ()
     replayed: bool = False
+    waited: int = 0
+    queued: int = 0
+    after: tuple[str, ...] = ()
 
     @property
     def cycles(self) -> int:
@@ -128,6 +134,7 @@ class Timeline:
                 "op_type": o.op_type,
                 "kernel": o.kernel,
                 "block_dim": o.block_dim,
+                "stream": o.stream,
                 "start_us": self.us(o.start),
                 "duration_us": self.us(o.cycles),
                 "bound": o.bound,

@@ -21,6 +21,7 @@ TOP = [
 OP = [
     "name", "op_type", "kernel", "core_type", "block_dim", "start_us", "duration_us", "bound",
     "bound_share", "roofline_us", "flops", "bytes_hbm", "bytes_l2", "pipes",
+    "stream", "waited_us", "queued_us",
 ]  # fmt: skip
 PIPES = ["cube", "vector", "scalar", "mte1", "mte2", "mte3", "fixp"]
 

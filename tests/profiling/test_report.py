@@ -9,7 +9,14 @@ import pytest
 from rich.console import Console
 
 from npusim.profiling.report import check_line, print_quiet, report_text
-from npusim.profiling.summary import bound_use, failed_outputs, pipe_use, slowest, type_use
+from npusim.profiling.summary import (
+    bound_use,
+    failed_outputs,
+    pipe_use,
+    slowest,
+    stream_use,
+    type_use,
+)
 from npusim.profiling.text import bar, duration, quantity, shorten, size
 from npusim.timeline import RunResult, TensorCheck
 
@@ -47,6 +54,21 @@ def test_top_limits_the_table_and_long_names_lose_their_middle(make_result) -> N
     assert "Slowest 3 of 6 ops" in text and "/tiny/Add" not in text
     assert "/layer1/layer1.…of_a_node/Conv" not in text  # the fourth
     assert "/layer1/layer1.…of_a_node/Conv" in report_text(make_result())
+
+
+def test_streams_have_a_table_where_there_are_several(make_result) -> None:
+    assert "Streams" not in report_text(make_result())
+    result = make_result(streams=2)
+    text = report_text(result)
+    assert "Streams: share of the run's time" in text and "waits for cores" in text
+    assert max(map(len, text.splitlines())) <= 100
+    first, second = stream_use(result.timeline)
+    assert first.tasks == second.tasks == 3
+    total = result.timeline.total_cycles
+    ends = [max(o.end for o in result.timeline.ops if o.stream == s) for s in (0, 1)]
+    alone = (first, second)[ends.index(max(ends))].alone
+    assert alone >= (max(ends) - min(ends)) / total - 1e-9
+    assert first.alone + second.alone <= 1 and first.waited == first.queued == 0
 
 
 def test_names_are_not_markup(make_result) -> None:

@@ -52,6 +52,22 @@ def test_tasks_carry_what_explains_them(make_result, tmp_path) -> None:
     assert args["bytes_hbm"] == result.timeline.ops[0].bytes_hbm
 
 
+def test_waits_are_slices_and_events_arrows(make_result, tmp_path) -> None:
+    result = make_result(streams=2)
+    maker, *_ = [op for op in result.timeline.ops if op.stream == 0]
+    ops = [
+        replace(op, start=op.start + 900, end=op.end + 900, waited=600, queued=300,
+                after=(maker.name,)) if op.name == "/maxpool/MaxPool" else op
+        for op in result.timeline.ops if op.stream == 0 or op.name == "/maxpool/MaxPool"
+    ]  # fmt: skip
+    found = events(replace(result, timeline=replace(result.timeline, ops=tuple(ops))), tmp_path)
+    waits = [(e["name"], e["dur"], e["tid"]) for e in found if e.get("args", {}).get("before")]
+    assert waits == [("EVENT_WAIT", 0.667, 2), ("wait for cores", 0.333, 2)]
+    start, end = (e for e in found if e["ph"] in "sf")
+    assert (start["ph"], start["tid"], end["ph"], end["tid"]) == ("s", 1, "f", 2)
+    assert start["id"] == end["id"] and end["ts"] == 1.0
+
+
 def test_counters_are_the_rate_of_what_runs_and_end_at_zero(make_result, tmp_path) -> None:
     result = make_result(streams=2)
     found = [e for e in events(result, tmp_path) if e["ph"] == "C" and e["name"] == "HBM"]

@@ -30,6 +30,7 @@ from npusim.cli_shared import (
     positive,
     progress_bars,
 )
+from npusim.cli_tiling import compile_with_tilings
 from npusim.errors import NpusimError, nearest
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def _run(args: argparse.Namespace) -> int:
     from npusim.profiling.files import write_results
     from npusim.profiling.report import check_line, print_quiet, print_report
     from npusim.profiling.summary import failed_outputs
+    from npusim.profiling.tiling_report import print_gain
 
     checking = args.check or args.check_all
     _refuse_timing_only(args, checking)
@@ -83,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
         precision=args.precision,
     )
     options, notes = compile_options(args, model.precision)
-    exe = api.compile_graph(model.graph, chip, options=options)
+    exe, gain = compile_with_tilings(args, model.graph, chip, options)
     if notes:
         exe.notes.extend(notes)
     _refuse_unknown_ops(args.trace_op, exe)
@@ -109,6 +111,8 @@ def _run(args: argparse.Namespace) -> int:
         print_quiet(result, terminal)
     else:
         print_report(result, terminal, top=args.top)
+    if gain is not None:
+        print_gain(gain, terminal, args.top, quiet=args.quiet)
     sys.stdout.flush()  # whatever happens to the files
     write_results(
         result,

@@ -1,6 +1,6 @@
 """Graph → Executable."""
 
-from npusim.compiler.options import PRECISIONS, CompileOptions, Decision
+from npusim.compiler.options import PRECISIONS, TILING_LEVEL, CompileOptions, Decision
 from npusim.compiler.pipeline import PASSES, Compilation, compile_graph, compile_watched
 from npusim.compiler.rewrite import PassReport
 from npusim.compiler.select import kernel_of
@@ -8,6 +8,7 @@ from npusim.compiler.select import kernel_of
 __all__ = [
     "PASSES",
     "PRECISIONS",
+    "TILING_LEVEL",
     "Compilation",
     "CompileOptions",
     "Decision",

@@ -12,13 +12,19 @@ from npusim.ir import DType
 PRECISIONS = {"fp32": DType.FLOAT32, "fp16": DType.FLOAT16, "bf16": DType.BFLOAT16}
 
 
+#: From this level on `npusim.api` has the machine choose the tilings: the compiler itself knows
+#: estimates only, and does nothing beyond level 2.
+TILING_LEVEL = 3
+
+
 @dataclass(frozen=True)
 class CompileOptions:
     """Options of one compilation.
 
     Attributes:
         precision: "fp32" keeps the model's types; "fp16"/"bf16" computes in that type.
-        level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses.
+        level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses;
+            3: as 2, and tilings are simulated (see `TILING_LEVEL`).
         disabled: names of passes that do not run.
         reuse_memory: False gives every tensor memory of its own.
     """

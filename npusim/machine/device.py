@@ -47,6 +47,7 @@ class Device:
         executor: computes the tasks as they complete; None for timing only.
         trace: names of tasks whose core pipes are kept as spans ("slowest" keeps none here).
         progress: called with (done, total) after each task.
+        watch: called with every kernel launch and what it finds in memory.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class Device:
         detail: Detail = "fast",
         trace: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
+        watch: Callable[[KernelCall, GmState], None] | None = None,
     ) -> None:
         self._exe, self._chip, self._executor = exe, chip, executor
         self._detail, self._trace, self._progress = detail, set(trace), progress
+        self._watch = watch
         self._env = simpy.Environment()
         self._shared = SharedMemory(self._env, chip)
         self._l2 = L2Cache(chip.l2.size)
@@ -115,6 +118,8 @@ class Device:
         launch = self._launch + ceil(self._per_block * call.plan.block_dim)
         yield self._env.timeout(launch)
         gm = self._memory_state(task, call)
+        if self._watch is not None:
+            self._watch(call, gm)
         keep = task.name in self._trace
         if self._detail == "full":
             result, replayed = (yield from self._in_place(task, call, gm, keep)), False

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import npusim
+from npusim.cli_ablate import add_ablate
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
 from npusim.cli_replay import add_replay
@@ -315,6 +316,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
     add_compile(commands.add_parser)
+    add_ablate(commands.add_parser)
     add_diff(commands.add_parser)
     add_replay(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")

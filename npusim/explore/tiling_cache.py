@@ -21,8 +21,10 @@ from npusim.chip.spec import ChipSpec
 from npusim.machine.gm import GmState
 from npusim.program.kernel import KernelArgs, Plan, Tiling
 
-#: Folders whose code decides which tilings there are and how long they take.
-_DECIDING = ("kernels", "machine", "program", "explore")
+#: Code that decides which tilings there are and how long they take.
+_DECIDING = (
+    "chip/spec.py", "kernels/*.py", "machine/*.py", "program/*.py", "explore/tiling_*.py",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,9 @@ def _code() -> str:
     """npusim's version, and a digest of the code whose change would change a choice."""
     digest = sha256()
     root = Path(npusim.__file__).parent
-    for folder in _DECIDING:
-        for path in sorted((root / folder).rglob("*.py")):
-            digest.update(path.relative_to(root).as_posix().encode())
-            digest.update(path.read_bytes())
+    for pattern in _DECIDING:
+        for path in sorted(root.glob(pattern)):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return f"npusim {npusim.__version__} {digest.hexdigest()}"
 
 

@@ -15,7 +15,7 @@ from npusim.ir import Graph
 from npusim.machine.device import Device
 from npusim.ops import attributes, get_operator
 from npusim.ops.registry import Work
-from npusim.program.executable import Executable
+from npusim.program.executable import Executable, MemoryPlan
 from npusim.timeline.ablated import Ablation, AblationRow
 
 #: (largest error as text, whether an output is refused) of an executable.
@@ -33,7 +33,7 @@ ORDER = (
     "fp32 beside it."
 )
 REUSE, SEARCH, TWIN = "+ memory reuse", "+ O3 tiling search", "as O2, but fp32"
-_ROOM = 1 << 60  #: bytes of HBM while compiling: what does not fit is told, and timed all the same
+_ROOM = 1 << 60  #: bytes of HBM: more than any model needs
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,6 @@ def ablate(
     Raises:
         UnsupportedError: no row but those in fp32 runs.
     """
-    roomy = chip.model_copy(update={"hbm": chip.hbm.model_copy(update={"size": _ROOM})})
     wanted = steps(precision, search=search)
     rows: list[AblationRow] = []
     notes: list[str] = []
@@ -118,30 +117,27 @@ def ablate(
         if progress is not None:
             progress("rows", done, len(wanted))
         try:
-            compiled = compile_watched(graph, roomy, step.options)
+            exe, operators, least = _compiled(graph, chip, step)
         except UnsupportedError as error:
             if step.options.precision != "fp32" or precision == "fp32":
                 raise
             rows.append(AblationRow(step.name, twin=step.twin, reason=error.what))
             continue
-        exe = compiled.executable
         if step.search:
             searched = search_tilings(exe, chip, cache=cache, progress=progress)
             exe = searched.executable
             notes += searched.gain.notes
-        shared = replace(step.options, reuse_memory=True)
-        reused = exe if step.options == shared else compile_graph(graph, roomy, shared)
-        timeline = Device(exe, roomy).run().timeline
+        timeline = Device(exe, chip).run().timeline
         text, failed = check(exe) if check is not None else ("", False)
         rows.append(
             AblationRow(
                 step=step.name,
-                operators=compiled.passes[-1].ops_after,
+                operators=operators,
                 kernels=len(exe.tasks),
                 weight_bytes=exe.memory.weight_bytes,
                 activation_bytes=exe.memory.activation_bytes,
-                reused_bytes=reused.memory.activation_bytes,
-                least_bytes=reused.memory.lower_bound,
+                reused_bytes=least.activation_bytes,
+                least_bytes=least.lower_bound,
                 hbm_bytes=sum(op.bytes_hbm for op in timeline.ops),
                 us=timeline.total_us,
                 twin=step.twin,
@@ -167,3 +163,17 @@ def ablate(
         rows=tuple(rows),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _compiled(graph: Graph, chip: ChipSpec, step: Step) -> tuple[Executable, int, MemoryPlan]:
+    """The executable of a row, its operators, and the memory plan if tensors share memory.
+
+    Compiled for as much HBM as it takes: what does not fit is told, and timed all the same.
+    """
+    roomy = chip.model_copy(update={"hbm": chip.hbm.model_copy(update={"size": _ROOM})})
+    found = compile_watched(graph, roomy, step.options)
+    shared = replace(step.options, reuse_memory=True)
+    plan = found.executable.memory
+    if step.options != shared:
+        plan = compile_graph(graph, roomy, shared).memory
+    return found.executable, found.passes[-1].ops_after, plan

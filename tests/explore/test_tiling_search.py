@@ -12,6 +12,7 @@ import pytest
 from npusim import api
 from npusim.chip import load_chip
 from npusim.compiler import CompileOptions
+from npusim.errors import UnsupportedError
 from npusim.explore import tiling_search as searching
 from npusim.explore.tiling_cache import TilingCache
 from npusim.explore.tiling_candidates import ranked_tilings
@@ -175,6 +176,17 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     ):
         monkeypatch.setattr(sys, "platform", platform)
         assert user_cache_dir("tilings") == tmp_path.joinpath(*parts)
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr(sys, "platform", "linux")
+    with pytest.raises(UnsupportedError, match="home folder"):
+        user_cache_dir("tilings")
 
 
 def test_a_task_on_the_ai_cpu_stays(tiny: Executable, tmp_path: Path) -> None:

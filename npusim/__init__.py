@@ -19,6 +19,7 @@ _API = (
     "load_model",
     "make_inputs",
     "run",
+    "search_tilings",
 )
 __all__ = ["__version__", *_API]
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npusim.chip import ChipSpec, load_chip
-from npusim.compiler import CompileOptions
+from npusim.compiler import TILING_LEVEL, CompileOptions
 from npusim.compiler import compile_graph as _compile
 from npusim.errors import UnsupportedError
 from npusim.frontends.shipped import ShippedData, shipped_data
@@ -31,6 +31,9 @@ from npusim.models import random_inputs
 from npusim.program.executable import Executable, Task
 from npusim.timeline import MemoryUse, RunResult, TensorCheck
 
+if TYPE_CHECKING:
+    from npusim.explore.tiling_search import TilingSearch
+
 __all__ = [
     "LoadedModel",
     "Progress",
@@ -42,6 +45,7 @@ __all__ = [
     "load_model",
     "make_inputs",
     "run",
+    "search_tilings",
 ]
 
 Progress = Callable[[str, int, int], None]  #: stage, done, total
@@ -121,16 +125,36 @@ def compile_graph(
     *,
     precision: str = "fp16",
     options: CompileOptions | None = None,
+    tiling_cache: Path | None = None,
 ) -> Executable:
     """Compile a graph for a chip.
 
     Args:
-        options: everything that the compiler can be asked; instead of `precision` alone.
+        options: everything that the compiler can be asked; instead of `precision` alone. From
+            level 3 on, tilings are searched too (see `search_tilings`).
+        tiling_cache: of that search.
 
     Raises:
         UnsupportedError: something the chip or npusim cannot do; names the node.
     """
-    return _compile(graph, chip, options or CompileOptions(precision))
+    chosen = options or CompileOptions(precision)
+    exe = _compile(graph, chip, chosen)
+    if chosen.level < TILING_LEVEL:
+        return exe
+    return search_tilings(exe, chip, cache=tiling_cache).executable
+
+
+def search_tilings(
+    exe: Executable, chip: ChipSpec, *, cache: Path | None = None, progress: Progress | None = None
+) -> TilingSearch:
+    """The executable with the tilings that the machine, not an estimate, finds fastest.
+
+    Args:
+        cache: folder of what was found before (default: the user's cache folder).
+    """
+    from npusim.explore.tiling_search import search_tilings as search
+
+    return search(exe, chip, cache=cache, progress=progress)
 
 
 def run(

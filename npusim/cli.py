@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import npusim
+from npusim.cli_ablate import add_ablate
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
 from npusim.cli_precision import add_precision
@@ -31,6 +32,7 @@ from npusim.cli_shared import (
     positive,
     progress_bars,
 )
+from npusim.cli_tiling import compile_with_tilings
 from npusim.errors import NpusimError, nearest
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ def _run(args: argparse.Namespace) -> int:
     from npusim.profiling.files import write_results
     from npusim.profiling.report import check_line, print_quiet, print_report
     from npusim.profiling.summary import failed_outputs
+    from npusim.profiling.tiling_report import print_gain
 
     checking = args.check or args.check_all
     _refuse_timing_only(args, checking)
@@ -84,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
         precision=args.precision,
     )
     options, notes = compile_options(args, model.precision)
-    exe = api.compile_graph(model.graph, chip, options=options)
+    exe, gain = compile_with_tilings(args, model.graph, chip, options)
     if notes:
         exe.notes.extend(notes)
     _refuse_unknown_ops(args.trace_op, exe)
@@ -110,6 +113,8 @@ def _run(args: argparse.Namespace) -> int:
         print_quiet(result, terminal)
     else:
         print_report(result, terminal, top=args.top)
+    if gain is not None:
+        print_gain(gain, terminal, args.top, quiet=args.quiet)
     sys.stdout.flush()  # whatever happens to the files
     write_results(
         result,
@@ -316,6 +321,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
     add_compile(commands.add_parser)
+    add_ablate(commands.add_parser)
     add_diff(commands.add_parser)
     add_precision(commands.add_parser)
     add_replay(commands.add_parser)

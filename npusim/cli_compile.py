@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npusim.cli_shared import EXIT_OK, add_model, console, positive
+from npusim.cli_tiling import (
+    add_tiling_cache,
+    compile_with_tilings,
+    refuse_unused_cache,
+    searched,
+)
 
 if TYPE_CHECKING:
     from npusim.api import LoadedModel
@@ -19,23 +25,26 @@ if TYPE_CHECKING:
     from npusim.profiling.memory_report import MemoryPicture
     from npusim.program.executable import Lifetime
 
-LEVELS = ("O0", "O1", "O2")
+LEVELS = ("O0", "O1", "O2", "O3")
 
 
 def compile_command(args: argparse.Namespace) -> int:
     """Compile a model; report the passes; write what is asked for."""
     from npusim.chip import load_chip
-    from npusim.compiler import compile_watched
+    from npusim.compiler import TILING_LEVEL, compile_watched
     from npusim.compiler.switches import fusion_result
     from npusim.profiling.compile_report import print_decisions, print_passes
     from npusim.profiling.files import write_text
+    from npusim.profiling.tiling_report import print_tilings, tiling_json
 
     chip = load_chip(args.chip, args.set)
     model = _load(args)
     options, notes = compile_options(args, model.precision)
     dump = _Dump(args.dump_ir) if args.dump_ir else None
     found = compile_watched(model.graph, chip, options, dump)
-    exe = found.executable
+    exe, gain = found.executable, None
+    if options.level >= TILING_LEVEL:
+        exe, gain = searched(args, exe, chip)
     terminal = console()
     heading = [
         ("model", f"{model.name}, batch {model.batch}, {len(model.graph.nodes)} operators"),
@@ -49,6 +58,8 @@ def compile_command(args: argparse.Namespace) -> int:
     print_passes(found.passes, terminal, heading=heading)
     if args.explain_fusion:
         print_decisions(found.decisions, terminal, args.top)
+    if gain is not None:
+        print_tilings(gain, terminal, args.top)
     sys.stdout.flush()
     if args.fusion_result:
         write_text(args.fusion_result, json.dumps(fusion_result(found.passes), indent=4) + "\n")
@@ -61,6 +72,8 @@ def compile_command(args: argparse.Namespace) -> int:
             "passes": [asdict(p) for p in found.passes],
             "fusions": [asdict(d) for d in found.decisions],
         }  # fmt: skip
+        if gain is not None:
+            data["tilings"] = tiling_json(gain)
         write_text(args.json, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     return EXIT_OK
 
@@ -88,10 +101,10 @@ def _memory_picture(args: argparse.Namespace) -> MemoryPicture:
     chip = load_chip(args.chip, args.set)
     model = _load(args)
     options, _ = compile_options(args, model.precision)
-    exe = api.compile_graph(model.graph, chip, options=options)
+    exe, _ = compile_with_tilings(args, model.graph, chip, options)
     separate = api.compile_graph(
         model.graph, load_chip(args.chip, [*args.set, "hbm.size=1048576GiB"]),
-        options=replace(options, reuse_memory=False),
+        options=replace(options, level=min(options.level, 2), reuse_memory=False),
     ).memory.activation_bytes  # fmt: skip
     timeline = api.run(exe, chip, timing_only=True).timeline
     at = {op.name: (timeline.us(op.start), timeline.us(op.end)) for op in timeline.ops}
@@ -150,6 +163,7 @@ def compile_options(
     from npusim.compiler.mixlist import read_mixlist
     from npusim.compiler.switches import read_switches
 
+    refuse_unused_cache(args)
     disabled = frozenset(args.disable_pass)
     notes: tuple[str, ...] = ()
     if args.fusion_switch_file:
@@ -191,8 +205,10 @@ def add_compile_options(group: argparse._ActionsContainer) -> None:
     """The options of the compiler, which `run` has too."""
     group.add_argument(
         "--opt-level", choices=LEVELS, default="O2",
-        help="O0 only lowers, O1 cleans up, as CANN's --oo_level=O1, O2 fuses (default)",
+        help="O0 only lowers, O1 cleans up, as CANN's --oo_level=O1, O2 fuses (default), "
+        "O3 also simulates several tilings of every kernel and takes the fastest",
     )  # fmt: skip
+    add_tiling_cache(group)
     group.add_argument(
         "--disable-pass", action="append", default=[], metavar="NAME",
         help="switch a pass off (repeatable)",

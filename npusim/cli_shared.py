@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from npusim.api import Progress
 
+DEFAULT_CHIP = "ascend910a"
 EXIT_OK, EXIT_CHECK_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
@@ -94,15 +95,22 @@ def _add_precision(group: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
-def add_model(parser: argparse.ArgumentParser, precision: bool = True) -> None:
-    """What to compile or run: the model, its sizes, the chip, and the precision if wanted."""
+def add_model(
+    parser: argparse.ArgumentParser, precision: bool = True, *, optional: bool = False
+) -> None:
+    """What to compile or run: the model, its sizes, the chip, and the precision if wanted.
+
+    `optional`: the command has something to do without a model; model and chip are None then.
+    """
     parser.add_argument(
-        "model", metavar="MODEL", help="a workload's name, a workload .yaml, or an .onnx file"
-    )
+        "model", metavar="MODEL", help="a workload's name, a workload .yaml, or an .onnx file",
+        nargs="?" if optional else None,
+    )  # fmt: skip
     what = parser.add_argument_group("what to run")
     what.add_argument(
-        "--chip", default="ascend910a", metavar="NAME|PATH", help="chip (default: ascend910a)"
-    )
+        "--chip", default=None if optional else DEFAULT_CHIP, metavar="NAME|PATH",
+        help=f"chip (default: {DEFAULT_CHIP})",
+    )  # fmt: skip
     add_set(what)
     what.add_argument("--batch", type=positive, metavar="N", help="samples at once")
     what.add_argument(

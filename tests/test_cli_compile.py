@@ -86,3 +86,27 @@ def test_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "bert-tiny", "--streams", "5000", "--timing-only"]) == 2
     assert "5000 streams on ascend910a" in capsys.readouterr().err
     assert main(["memory", "bert-tiny", "--streams", "3", "--chip", "ascend910b2"]) == 0
+
+
+def test_o3_searches_tilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "c.json"
+    o3 = ["--opt-level", "O3", "--tiling-cache", str(tmp_path / "tilings"), "--chip", "ascend910b2"]
+    assert main(["compile", "bert-tiny", *o3, "--json", str(data)]) == 0
+    text = capsys.readouterr().out
+    assert "Tilings searched" in text and "0 cached" in text
+    assert max(map(len, text.splitlines())) <= 100
+    found = json.loads(data.read_text())["tilings"]
+    assert found["us_after"] < found["us_before"]
+    assert main(["run", "bert-tiny", "--timing-only", *o3]) == 0
+    text = capsys.readouterr().out
+    assert "Tilings searched" in text and " 0 launches timed" in text
+    assert f"{found['us_after']:.1f} µs" in text
+    assert main(["run", "bert-tiny", "--timing-only", "-q", *o3]) == 0
+    assert "tilings: " in capsys.readouterr().out
+    assert main(["memory", "bert-tiny", *o3]) == 0
+
+
+def test_a_tiling_cache_without_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "bert-tiny", "--timing-only", "--tiling-cache", "x"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3 and "--opt-level O2" in lines[0]

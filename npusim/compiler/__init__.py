@@ -1,12 +1,13 @@
 """Graph → Executable."""
 
-from npusim.compiler.options import CompileOptions, Decision
+from npusim.compiler.options import TILING_LEVEL, CompileOptions, Decision
 from npusim.compiler.pipeline import PASSES, Compilation, compile_graph, compile_watched
 from npusim.compiler.rewrite import PassReport
 from npusim.compiler.select import kernel_of
 
 __all__ = [
     "PASSES",
+    "TILING_LEVEL",
     "Compilation",
     "CompileOptions",
     "Decision",

@@ -9,6 +9,10 @@ from npusim.compiler.mixlist import MixList
 from npusim.compiler.precision_modes import PrecisionMode, mode_named
 from npusim.program.kernel import KernelArgs
 
+#: From this level on `npusim.api` has the machine choose the tilings: the compiler itself knows
+#: estimates only, and does nothing beyond level 2.
+TILING_LEVEL = 3
+
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -17,7 +21,8 @@ class CompileOptions:
     Attributes:
         precision: "fp32" keeps the model's types; "fp16"/"bf16" computes in that type; else one
             of CANN's precision modes.
-        level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses.
+        level: 0 only lowers; 1 cleans up, as CANN's `--oo_level=O1`; 2 fuses;
+            3: as 2, and tilings are simulated (see `TILING_LEVEL`).
         disabled: names of passes that do not run.
         reuse_memory: False gives every tensor memory of its own.
         mixlist: changes to the operator lists of mixed precision.

@@ -50,6 +50,7 @@ class Device:
         executor: computes the tasks as they complete; None for timing only.
         trace: names of tasks whose core pipes are kept as spans ("slowest" keeps none here).
         progress: called with (done, total) after each task.
+        watch: called with every kernel launch and what it finds in memory.
     """
 
     def __init__(
@@ -60,9 +61,11 @@ class Device:
         detail: Detail = "fast",
         trace: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
+        watch: Callable[[KernelCall, GmState], None] | None = None,
     ) -> None:
         self._exe, self._chip, self._executor = exe, chip, executor
         self._detail, self._trace, self._progress = detail, set(trace), progress
+        self._watch = watch
         self._env = simpy.Environment()
         self._shared = SharedMemory(self._env, chip)
         self._kernels = KernelServer(self._env, chip)
@@ -177,6 +180,8 @@ class Device:
             yield self._env.timeout(ceil(self._per_block * call.plan.block_dim))
         launch = int(self._env.now) - start
         gm = self._memory_state(task, call)
+        if self._watch is not None:
+            self._watch(call, gm)
         keep = task.name in self._trace
         if self._detail == "full":
             result, replayed = (yield from self._in_place(task, call, gm, keep)), False

@@ -9,6 +9,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.compiler.lower import lower
 from npusim.compiler.memory import plan_memory
 from npusim.compiler.options import CompileContext, CompileOptions, Decision
+from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.fold_constants import fold_constants
@@ -33,6 +34,7 @@ PASSES: tuple[Pass, ...] = (
     remove_dead,
     assign_precision,
     remove_identities,
+    fuse_attention,
     expand_grouped_conv,
     fuse_bias,
     fuse_conv_epilogues,

@@ -10,6 +10,9 @@ BNSD (B, heads, S, D).
 Mask: 1 hides a score. `sparse_mode` 0 takes a (…, S1, S2) mask as it is and hides what lies more
 than `next_tokens` right of the diagonal; 2 hides what lies right of the diagonal from the upper
 left corner, 3 from the lower right one, both by a compressed triangle of 2048 × 2048.
+
+Bias (CANN's `pse`, of its kind 1: multiply, then add): added to the scaled scores; (B, N, S1, S2)
+with any of the first three axes 1. BERT's additive mask is one of shape (B, 1, 1, S2).
 """
 
 from __future__ import annotations
@@ -153,11 +156,26 @@ def check_operands(x: Inputs, attrs: Attrs, mask: int) -> Shape:
     return found
 
 
-def _scores(a: Shape, x: Arrays, mask: np.ndarray | None, scale: float) -> np.ndarray:
-    """Scaled and masked scores (batch, heads, S1, S2)."""
+def _check_bias(x: Inputs, index: int, found: Shape) -> None:
+    whole = (found.batch, found.heads, found.s1, found.s2)
+    given = x.type(index).shape
+    fits = len(given) == 4 and given[3] == found.s2
+    check(
+        fits and all(g in (1, n) for g, n in zip(given, whole, strict=False)),
+        f"bias {given} on scores {whole}",
+        "one that broadcasts over the first three axes",
+    )
+
+
+def _scores(
+    a: Shape, x: Arrays, mask: np.ndarray | None, scale: float, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """Scaled, biased and masked scores (batch, heads, S1, S2)."""
     q, k = a.split(x[0], a.heads), a.split(x[1], a.kv_heads)
     k = np.repeat(k, a.group, axis=1)
     scores = np.float32(scale) * (q @ k.swapaxes(-1, -2))
+    if bias is not None:
+        scores += bias
     return np.where(a.hidden(mask), HIDDEN, scores)
 
 
@@ -168,13 +186,18 @@ def _round(x: np.ndarray, like: TensorType) -> np.ndarray:
 
 @operator("FlashAttentionScore")
 class FlashAttentionScore(Operator):
-    """query, key, value[, atten_mask] → softmax_max, softmax_sum (B, N, S1, 8), attention_out."""
+    """query, key, value[, atten_mask][, pse] → softmax_max, softmax_sum, attention_out.
+
+    The statistics are (B, N, S1, 8).
+    """
 
     attrs = schema(**_ATTRS)
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         a = check_operands(x, attrs, 3)
+        if x.has(4):
+            _check_bias(x, 4, a)
         stats = TensorType((a.batch, a.heads, a.s1, STATS), DType.FLOAT32)
         return [stats, stats, x.type(0)]
 
@@ -182,7 +205,7 @@ class FlashAttentionScore(Operator):
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         mask = x[3] if len(x) > 3 else None
         a = Shape.of(x[0].shape, x[1].shape, None if mask is None else mask.shape, attrs)
-        scores = _scores(a, x, mask, attrs["scale_value"])
+        scores = _scores(a, x, mask, attrs["scale_value"], x[4] if len(x) > 4 else None)
         top = scores.max(-1, keepdims=True)
         e = np.exp(scores - top)
         total = e.sum(-1, keepdims=True)

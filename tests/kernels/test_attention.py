@@ -29,6 +29,9 @@ CASES = [
     ((1, 1, 1, 90, 613, 64), "BSH", "corner"),
     ((1, 1, 1, 1, 40, 64), "BSH", ""),
     ((1, 2, 1, 296, 16, 128), "BSND", "causal"),  # masks in one half of a band only
+    ((2, 2, 2, 48, 40, 64), "BSND", "row"),  # one row of bias for all queries of a batch
+    ((1, 2, 2, 70, 330, 64), "BSND", "row"),
+    ((1, 2, 1, 150, 340, 64), "BNSD", "bias"),  # in pieces of less than a tile
 ]
 
 

@@ -19,9 +19,13 @@ from npusim.compiler.passes.fuse import (
     fuse_elementwise,
     fuse_matmul_epilogues,
 )
+from npusim.compiler.passes.gelu import fuse_gelu
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
+from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
+from npusim.compiler.passes.swish import fuse_swish
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
 from npusim.ir import Graph, verify
 from npusim.program.executable import Executable, verify_executable
@@ -30,6 +34,10 @@ from npusim.program.executable import Executable, verify_executable
 PASSES: tuple[Pass, ...] = (
     remove_identities,
     fold_constants,
+    fuse_layernorm,
+    fuse_rmsnorm,
+    fuse_gelu,
+    fuse_swish,
     fold_batchnorm,
     remove_dead,
     assign_precision,

@@ -159,13 +159,17 @@ class FlashAttentionScore(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """CANN's: whole bands and tasks, less where rows are shorter or cores would idle."""
+        """CANN's: whole bands and tasks, less where rows are shorter.
+
+        Rows of at most one task have a template of their own (s1_bn2gs1): there smaller bands keep
+        cores from idling; long rows keep theirs, as one head of 8192 on 910B2 shows.
+        """
         a = problem(args, MASK).shape
         cores = chip.cores.count
         if not chip.cores.split:
             yield from unified.tilings(a, chip)
             return
-        few = a.batch * a.heads * -(-a.s1 // BAND) < 2 * cores
+        few = a.s2 <= TASK and a.batch * a.heads * -(-a.s1 // BAND) < 2 * cores
         for s1 in (BAND, BAND // 2, BAND // 4) if few else (BAND,):
             if s1 == BAND or s1 < a.s1:
                 tile = {"s1": min(s1, up(a.s1, 16)), "s2": min(TASK, up(a.s2, 16))}

@@ -63,14 +63,10 @@ class Pattern:
     def axes(self, node: Node) -> list[int] | None:
         """Axes of a reduction that keeps its dimensions, in order; None when they are not known."""
         rank = len(self.graph.type_of(node.inputs[0]).shape)
-        attrs = attributes(node)
-        axes = attrs.get("axes")
-        if len(node.inputs) > 1 and node.inputs[1]:
-            constant = self.graph.constants.get(node.inputs[1])
-            axes = None if constant is None else constant.value().reshape(-1).tolist()
-        if axes is None or not attrs.get("keepdims", 1):
+        constant = self.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if constant is None or not attributes(node)["keepdims"]:
             return None
-        return sorted(int(a) % rank for a in axes)
+        return sorted(int(a) % rank for a in constant.value().reshape(-1))
 
 
 class Times:

@@ -31,7 +31,13 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "Softmax": ("Softmax",),
     "LogSoftmax": ("Softmax",),
     **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
+        (
+            "LayerNormalization",
+            "AddLayerNorm",
+            "RMSNormalization",
+            "GroupNormalization",
+            "InstanceNormalization",
+        ),
         ("Norm",),
     ),
     **dict.fromkeys(

@@ -4,6 +4,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     activation,
     arithmetic,
     block_depthwise,
+    cann_add_layer_norm,
     cann_binary_cross_entropy,
     cann_fully_connection,
     cann_instance_norm,

@@ -25,6 +25,7 @@ from npusim.compiler.passes.grouped_conv import expand_grouped_conv
 from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.passes.qkv import fuse_qkv
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
 from npusim.compiler.passes.swish import fuse_swish
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
@@ -46,6 +47,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_attention,
     expand_grouped_conv,
     fuse_bias,
+    fuse_qkv,
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
     fuse_add_layernorm,

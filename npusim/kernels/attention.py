@@ -205,7 +205,8 @@ class FlashAttentionScore(TileKernel):
         for i, total in enumerate(moved):
             if total:
                 own = i < len(args.operands)
-                traffic[i] = Traffic(min(args.operands[i].nbytes, total) if own else 0, total)
+                size = p.distinct(i, args.operands[i].nbytes) if own else 0
+                traffic[i] = Traffic(min(size, total), total)
         sizes = _workspace(args, tiling, 0).sizes()
         workspace = tuple(blocks * n for n in sizes)
         return Plan(tiling, blocks, traffic, group_blocks(keys), workspace)

@@ -63,8 +63,17 @@ class Problem:
         self, operand: int, batch: int, head: int, row: int, count: int, heads: int, rows: int
     ) -> Region:
         a, es = self.shape, self.dtype.itemsize
+        if a.stored and operand < len(a.first):
+            head, heads = head + a.first[operand], a.stored
         start = a.place(batch, head, row, heads, rows) * es
         return Region(GM, operand, start, (count, a.d), (a.pitch(heads) * es, es), self.dtype)
+
+    def distinct(self, operand: int, nbytes: int) -> int:
+        """Bytes that an operand of `nbytes` has for this launch: its heads of a shared tensor."""
+        a = self.shape
+        if not a.stored or operand >= len(a.first):
+            return nbytes
+        return nbytes // a.stored * (a.kv_heads if operand else a.heads)
 
     def mask_tile(
         self, batch: int, head: int, row: int, rows: int, column: int, columns: int
@@ -107,6 +116,8 @@ def problem(args: KernelArgs, mask: int, bias: int = -1) -> Problem:
         "input_layout": args.get("input_layout", "BSH"),
         "sparse_mode": args.get("sparse_mode", 0),
         "next_tokens": args.get("next_tokens", 2**31 - 1),
+        "first_heads": args.get("first_heads"),
+        "kv_head_num": args.get("kv_head_num", 0),
     }
     shape = Shape.of(q.shape, k.shape, None if given is None else given.shape, attrs)
     batches, heads = (1, 1, *(given.shape[:-2] if given is not None else ()))[-2:]

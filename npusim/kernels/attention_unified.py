@@ -127,7 +127,8 @@ def plan(args: KernelArgs, p: Problem, t: Tiling) -> Plan:
                 moved[out] += i.band.rows * STATS * 4
                 moved[out + 1] += i.band.rows * STATS * 4
                 moved[out + 2] += i.band.rows * a.d * es
-    traffic = {i: Traffic(min(n, args.operands[i].nbytes), n) for i, n in moved.items() if n}
+    sizes = {i: p.distinct(i, args.operands[i].nbytes) for i in moved}
+    traffic = {i: Traffic(min(n, sizes[i]), n) for i, n in moved.items() if n}
     return Plan(t, blocks, traffic, group_blocks(keys))
 
 

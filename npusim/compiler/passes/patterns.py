@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from npusim.compiler.options import CompileContext
 from npusim.compiler.select import VIEWS, kernel_args, select_kernel
-from npusim.ir import Graph, Node
+from npusim.ir import Graph, Layout, Node
 from npusim.ops import attributes
 from npusim.program.kernel import KernelArgs, best_estimate
 
@@ -81,12 +82,25 @@ class Times:
         """Cycles of one node; 0 of a view, infinite on the AI CPU."""
         if node.op_type in VIEWS:
             return 0.0
-        args = kernel_args(graph, node)
+        args = self._args(graph, node)
         if args not in self._cycles:
             kernel = select_kernel(args, self._chip)[0]
             cycles = best_estimate(kernel, args, self._chip) if kernel else float("inf")
             self._cycles[args] = cycles + self._gap
         return self._cycles[args]
+
+    def _args(self, graph: Graph, node: Node) -> KernelArgs:
+        """The launch, with constant weights of a product packed as `assign_layouts` packs them."""
+        args = kernel_args(graph, node)
+        if node.op_type not in ("MatMul", "Gemm") or node.inputs[1] not in graph.constants:
+            return args
+        weights = args.inputs[1]
+        if weights is None or len(weights.shape) != 2:
+            return args
+        if weights.dtype.value not in self._chip.core.cube.k:
+            return args
+        packed = replace(weights, layout=Layout.FRACTAL_NZ)
+        return replace(args, inputs=(args.inputs[0], packed, *args.inputs[2:]))
 
     def total(self, graph: Graph, nodes: Iterable[Node]) -> float:
         """Cycles of nodes one after the other."""

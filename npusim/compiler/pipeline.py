@@ -10,6 +10,7 @@ from npusim.compiler.lower import lower
 from npusim.compiler.memory import plan_memory
 from npusim.compiler.options import CompileContext, CompileOptions, Decision
 from npusim.compiler.passes.add_layernorm import fuse_add_layernorm
+from npusim.compiler.passes.add_rmsnorm import fuse_add_rmsnorm
 from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
@@ -51,6 +52,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
     fuse_add_layernorm,
+    fuse_add_rmsnorm,
     fuse_elementwise,
     assign_layouts,
     remove_dead,

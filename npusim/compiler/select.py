@@ -24,6 +24,8 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
     "LRN": ("LRN",),
+    "RmsNorm": ("RmsNorm",),
+    "AddRmsNorm": ("RmsNorm",),
     "FlashAttentionScore": ("FlashAttentionScore",),
     "FlashAttentionScoreGrad": ("FlashAttentionScoreGrad",),
     "ScaledMaskedSoftmax": ("ScaledMaskedSoftmax",),

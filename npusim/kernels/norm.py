@@ -200,7 +200,8 @@ class Norm(TileKernel):
         }
         loads, stores = size * job.passes(tiling), size * len(args.outputs if job.addend else "y")
         loads *= 1 + job.addend
-        return lane_estimate(lanes, chip, shape, 18 + 2 * job.addend, loads, stores)
+        passes = 18 if job.centred else 10  # centred: two sums over the tile, not one
+        return lane_estimate(lanes, chip, shape, passes + 2 * job.addend, loads, stores)
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

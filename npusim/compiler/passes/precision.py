@@ -17,7 +17,7 @@ from npusim.ir import Constant, DType, Graph, Node, Tensor, TensorType, convert
 #: op_type → input indices.
 KEEP = {"Resize": (1, 2), "FlashAttentionScoreGrad": (5, 6)}
 #: Outputs that are statistics: op_type → output indices.
-KEEP_OUTPUTS = {"FlashAttentionScore": (0, 1)}
+KEEP_OUTPUTS = {"FlashAttentionScore": (0, 1), "RmsNorm": (1,), "AddRmsNorm": (1,)}
 
 
 @graph_pass("InsertCastPass", Kind.NEEDED)

@@ -9,6 +9,9 @@ from npusim.chip.spec import ChipSpec
 from npusim.compiler.lower import lower
 from npusim.compiler.memory import plan_memory
 from npusim.compiler.options import CompileContext, CompileOptions, Decision
+from npusim.compiler.passes.add_layernorm import fuse_add_layernorm
+from npusim.compiler.passes.add_rmsnorm import fuse_add_rmsnorm
+from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
@@ -20,12 +23,17 @@ from npusim.compiler.passes.fuse import (
     fuse_elementwise,
     fuse_matmul_epilogues,
 )
+from npusim.compiler.passes.gelu import fuse_gelu
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
 from npusim.compiler.passes.heavy_format import propagate_fractals
+from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.passes.qkv import fuse_qkv
 from npusim.compiler.passes.reshapes import remove_reshapes
+from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
+from npusim.compiler.passes.swish import fuse_swish
 from npusim.compiler.passes.trans_breadth import merge_same_transdata
 from npusim.compiler.passes.trans_cast import fuse_trans_cast
 from npusim.compiler.passes.trans_matmul import fuse_matmul_transdata
@@ -43,15 +51,23 @@ PASSES: tuple[Pass, ...] = (
     remove_no_ops,
     remove_reshapes,
     eliminate_common,
+    fuse_layernorm,
+    fuse_rmsnorm,
+    fuse_gelu,
+    fuse_swish,
     fold_batchnorm,
     remove_dead,
     assign_precision,
     remove_identities,
+    fuse_attention,
     expand_grouped_conv,
     fuse_bias,
+    fuse_qkv,
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
     fuse_matmul_cast,
+    fuse_add_layernorm,
+    fuse_add_rmsnorm,
     fuse_elementwise,
     assign_layouts,
     propagate_fractals,

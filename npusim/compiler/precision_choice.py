@@ -32,7 +32,7 @@ CUBE_OPS = ("Conv", "MatMul", "Gemm")
 #: Inputs that are parameters or statistics, not data: they keep their type. op_type → indices.
 KEEP = {"Resize": (1, 2), "FlashAttentionScoreGrad": (5, 6)}
 #: Outputs that are statistics. op_type → indices.
-KEEP_OUTPUTS = {"FlashAttentionScore": (0, 1)}
+KEEP_OUTPUTS = {"FlashAttentionScore": (0, 1), "RmsNorm": (1,), "AddRmsNorm": (1,)}
 
 #: Operators that read a tensor of any type as it is.
 READS_ANY = ("Cast", "Shape", "Size")

@@ -25,6 +25,8 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
     "LRN": ("LRN",),
+    "RmsNorm": ("RmsNorm",),
+    "AddRmsNorm": ("RmsNorm",),
     "FlashAttentionScore": ("FlashAttentionScore",),
     "FlashAttentionScoreGrad": ("FlashAttentionScoreGrad",),
     "ScaledMaskedSoftmax": ("ScaledMaskedSoftmax",),
@@ -32,7 +34,13 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "Softmax": ("Softmax",),
     "LogSoftmax": ("Softmax",),
     **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization"),
+        (
+            "LayerNormalization",
+            "AddLayerNorm",
+            "RMSNormalization",
+            "GroupNormalization",
+            "InstanceNormalization",
+        ),
         ("Norm",),
     ),
     **dict.fromkeys(

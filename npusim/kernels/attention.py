@@ -54,12 +54,15 @@ from npusim.program.kernel import (
 )
 from npusim.program.region import GM, Region
 
-MASK = 3  #: index of the mask among the inputs
+MASK, BIAS = 3, 4  #: indices of the mask and of the bias (pse) among the inputs
 BAND = 256  #: query rows of a band (CANN: s1BaseSize)
 TASK = 1024  #: keys of a task (CANN: s2BaseSize 128 × nRatio 8)
 #: Workspace operands, after inputs and outputs: scores, probabilities, products, sums.
 SCORES, PROBS, PRODUCTS, SUMS = range(4)
 COPIES = (2, 2, 2, 1)  #: of each, so that stages do not wait for each other
+#: For the estimate, by whether cores are split: cycles per vector repeat of scores, exposed cycles
+#: per task, cycles until the stages are full. Fitted to what the machine makes of 16 to 512 rows.
+REPEAT, EXPOSED, FILL = (27.0, 22.0), (700.0, 1900.0), (1000.0, 3400.0)
 CUBE, VECTOR = 0, 1  #: numbers of the block's cores; VECTOR + 1 is the second vector core
 #: Events between the cores; a vector core's own start at `event + its number`.
 READY, DONE, PRODUCT = 0, 10, 20
@@ -138,7 +141,7 @@ class Workspace:
 
 
 def _workspace(args: KernelArgs, t: Tiling, block: int) -> Workspace:
-    return Workspace(problem(args, MASK), len(args.operands), block, t["s1"], t["s2"])
+    return Workspace(problem(args, MASK, BIAS), len(args.operands), block, t["s1"], t["s2"])
 
 
 @kernel("FlashAttentionScore")
@@ -152,34 +155,45 @@ class FlashAttentionScore(TileKernel):
         """ND operands in a 16-bit type of the cube, heads of up to 128."""
         if args.op_type != "FlashAttentionScore" or args.epilogue:
             return f"operator {args.op_type}, or an epilogue"
-        return refuse_attention(args, chip, MASK)
+        return refuse_attention(args, chip, MASK, BIAS)
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """CANN's: whole bands and tasks, less where the rows are shorter."""
+        """CANN's: whole bands and tasks, less where rows are shorter.
+
+        Rows of at most one task have a template of their own (s1_bn2gs1): there smaller bands keep
+        cores from idling; long rows keep theirs, as one head of 8192 on 910B2 shows.
+        """
         a = problem(args, MASK).shape
         cores = chip.cores.count
-        if chip.cores.split:
-            s1, s2 = min(BAND, up(a.s1, 16)), min(TASK, up(a.s2, 16))
-            yield {"s1": s1, "s2": s2, "cores": cores}
-        else:
+        if not chip.cores.split:
             yield from unified.tilings(a, chip)
+            return
+        few = a.s2 <= TASK and a.batch * a.heads * -(-a.s1 // BAND) < 2 * cores
+        for s1 in (BAND, BAND // 2, BAND // 4) if few else (BAND,):
+            if s1 == BAND or s1 < a.s1:
+                tile = {"s1": min(s1, up(a.s1, 16)), "s2": min(TASK, up(a.s2, 16))}
+                yield {**tile, "cores": cores}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
-        """The vector cores' time: 12 cycles per repeat of scores, 500 exposed per tile."""
-        a = problem(args, MASK).shape
-        visible = a.batch * a.heads * a.s1 * min(a.s2, a.s2 / 2 + a.reach) / chip.vector_cores()
-        return visible / LINE * 12.0 + visible / (tiling["s1"] * tiling["s2"]) * 500
+        """The vector cores' time on the fullest block, by REPEAT, EXPOSED and FILL."""
+        a, split = problem(args, MASK).shape, chip.cores.split
+        outer = -(-a.s1 // tiling["s1"])
+        turns = -(-a.batch * a.heads * outer // tiling["cores"])
+        columns = min(a.s2, a.s2 / 2 + a.reach)
+        scores = a.s1 / outer * columns / (2 if split else 1)
+        tasks = max(1.0, columns / tiling["s2"])
+        return FILL[split] + turns * (tasks * EXPOSED[split] + scores / LINE * REPEAT[split])
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Bytes task by task; blocks are alike when their tasks are."""
-        p = problem(args, MASK)
+        p = problem(args, MASK, BIAS)
         if not chip.cores.split:
             return unified.plan(args, p, tiling)
         blocks = len(band_starts(p.shape, tiling["s1"], tiling["cores"])) - 1
-        moved = [0] * (len(args.operands) + len(COPIES))
+        moved = [0] * (len(args.operands) + len(COPIES))  # an absent operand's stays 0
         keys = []
         for block in range(blocks):
             mine = jobs(p, tiling, block)
@@ -191,7 +205,8 @@ class FlashAttentionScore(TileKernel):
         for i, total in enumerate(moved):
             if total:
                 own = i < len(args.operands)
-                traffic[i] = Traffic(min(args.operands[i].nbytes, total) if own else 0, total)
+                size = p.distinct(i, args.operands[i].nbytes) if own else 0
+                traffic[i] = Traffic(min(size, total), total)
         sizes = _workspace(args, tiling, 0).sizes()
         workspace = tuple(blocks * n for n in sizes)
         return Plan(tiling, blocks, traffic, group_blocks(keys), workspace)
@@ -209,7 +224,7 @@ class FlashAttentionScore(TileKernel):
         """The cube core, then its vector cores; one of those stands for two that are alike."""
         if not chip.cores.split:
             return [Member(*cls.launch(args, chip, plan.tiling, block, functional))]
-        p = problem(args, MASK)
+        p = problem(args, MASK, BIAS)
         mine = jobs(p, plan.tiling, block)
         alike = not functional and all(_alike(p, j) for j in mine)
         workspace = _workspace(args, plan.tiling, block)
@@ -224,7 +239,7 @@ class FlashAttentionScore(TileKernel):
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """The program of a core that is cube and vector core in one."""
-        return unified.body(k, args, problem(args, MASK), tiling, block)
+        return unified.body(k, args, problem(args, MASK, BIAS), tiling, block)
 
 
 def _masks(p: Problem, j: Job, number: int) -> list[Region | None]:
@@ -233,6 +248,21 @@ def _masks(p: Problem, j: Job, number: int) -> list[Region | None]:
     step = tile_rows(up(j.columns, LINE), max(1, rows))
     return [
         p.mask_tile(
+            j.band.batch, j.band.head, j.band.row + row, min(step, first + rows - row),
+            j.column, j.columns,
+        )
+        for row in range(first, first + rows, step)
+    ]  # fmt: skip
+
+
+def _biases(p: Problem, j: Job, number: int) -> list[Region]:
+    """Biases of the tiles of a vector core's rows; none where nothing is added."""
+    if p.bias < 0:
+        return []
+    first, rows = half(j.band.rows, number)
+    step = tile_rows(up(j.columns, LINE), max(1, rows))
+    return [
+        p.bias_tile(
             j.band.batch, j.band.head, j.band.row + row, min(step, first + rows - row),
             j.column, j.columns,
         )
@@ -268,6 +298,9 @@ def _traffic(args: KernelArgs, p: Problem, j: Job) -> dict[int, int]:
     if p.mask >= 0:
         tiles = [m for number in (0, 1) for m in _masks(p, j, number) if m is not None]
         moved[p.mask] = sum(prod(m.shape) for m in tiles)
+    if p.bias >= 0:
+        added = [b for number in (0, 1) for b in _biases(p, j, number)]
+        moved[p.bias] = sum(prod(b.shape) for b in added) * es
     if j.first:
         moved[0] = rows * a.d * es
     if j.last:
@@ -323,8 +356,8 @@ def _vector(
             if rows:
                 scores, probs = (workspace.region(kind, j)[part] for kind in (SCORES, PROBS))
                 copies = (j.turn % 2, j.index % 2)
-                masks = _masks(p, j, number)
-                yield from softmax.task(scores, probs, masks, j.columns, j.first, copies)
+                hidden, added = _masks(p, j, number), _biases(p, j, number)
+                yield from softmax.task(scores, probs, hidden, added, j.columns, j.first, copies)
                 if j.last:
                     top = stat_rows(out, p, b.batch, b.head, b.row + first, rows)
                     yield from softmax.keep_top(rows, top)

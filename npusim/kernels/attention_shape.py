@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +34,8 @@ class Problem:
     Attributes:
         shape: the extents; mask: index of the mask operand, -1 without one.
         batches, heads: of the mask (1 where it broadcasts).
+        bias: index of the operand that is added to scaled scores (pse), -1 without one.
+        bias_batches, bias_heads, bias_rows: of the bias (1 where it broadcasts).
         scale: of the scores; dtype: of queries, keys, values and results.
     """
 
@@ -43,6 +45,10 @@ class Problem:
     heads: int
     scale: float
     dtype: np.dtype
+    bias: int = -1
+    bias_batches: int = 1
+    bias_heads: int = 1
+    bias_rows: int = 1
 
     def rows(self, operand: int, batch: int, head: int, row: int, count: int) -> Region:
         """(count, D) rows of a query head."""
@@ -57,8 +63,17 @@ class Problem:
         self, operand: int, batch: int, head: int, row: int, count: int, heads: int, rows: int
     ) -> Region:
         a, es = self.shape, self.dtype.itemsize
+        if a.stored and operand < len(a.first):
+            head, heads = head + a.first[operand], a.stored
         start = a.place(batch, head, row, heads, rows) * es
         return Region(GM, operand, start, (count, a.d), (a.pitch(heads) * es, es), self.dtype)
+
+    def distinct(self, operand: int, nbytes: int) -> int:
+        """Bytes that an operand of `nbytes` has for this launch: its heads of a shared tensor."""
+        a = self.shape
+        if not a.stored or operand >= len(a.first):
+            return nbytes
+        return nbytes // a.stored * (a.kv_heads if operand else a.heads)
 
     def mask_tile(
         self, batch: int, head: int, row: int, rows: int, column: int, columns: int
@@ -78,9 +93,21 @@ class Problem:
         start = shift * side if shift >= 0 else -shift
         return Region(GM, self.mask, start, (rows, columns), (side, 1), one)
 
+    def bias_tile(
+        self, batch: int, head: int, row: int, rows: int, column: int, columns: int
+    ) -> Region:
+        """The bias of a tile of scores in GM: (rows, columns), one row where it serves all."""
+        s2, es = self.shape.s2, self.dtype.itemsize
+        lead = (batch if self.bias_batches > 1 else 0) * self.bias_heads
+        lead += head if self.bias_heads > 1 else 0
+        one = self.bias_rows == 1
+        start = (lead * self.bias_rows + (0 if one else row)) * s2 + column
+        shape = (1 if one else rows, columns)
+        return Region(GM, self.bias, start * es, shape, (s2 * es, es), self.dtype)
 
-def problem(args: KernelArgs, mask: int) -> Problem:
-    """The launch's problem; `mask` is the index at which the operator takes its mask."""
+
+def problem(args: KernelArgs, mask: int, bias: int = -1) -> Problem:
+    """The launch's problem; `mask`, `bias`: indices at which the operator takes those (-1: no)."""
     q, k = args.inputs[0], args.inputs[1]
     assert q is not None and k is not None
     given = args.inputs[mask] if len(args.inputs) > mask else None
@@ -89,26 +116,35 @@ def problem(args: KernelArgs, mask: int) -> Problem:
         "input_layout": args.get("input_layout", "BSH"),
         "sparse_mode": args.get("sparse_mode", 0),
         "next_tokens": args.get("next_tokens", 2**31 - 1),
+        "first_heads": args.get("first_heads"),
+        "kv_head_num": args.get("kv_head_num", 0),
     }
     shape = Shape.of(q.shape, k.shape, None if given is None else given.shape, attrs)
     batches, heads = (1, 1, *(given.shape[:-2] if given is not None else ()))[-2:]
     index = -1 if given is None else mask
     scale = float(args.get("scale_value", 1.0))
-    return Problem(shape, index, batches, heads, scale, q.dtype.np)
+    found = Problem(shape, index, batches, heads, scale, q.dtype.np)
+    added = args.inputs[bias] if 0 <= bias < len(args.inputs) else None
+    if added is None:
+        return found
+    lead = added.shape[:3]
+    return replace(found, bias=bias, bias_batches=lead[0], bias_heads=lead[1], bias_rows=lead[2])
 
 
-def refuse_attention(args: KernelArgs, chip: ChipSpec, mask: int) -> str:
+def refuse_attention(args: KernelArgs, chip: ChipSpec, mask: int, bias: int = -1) -> str:
     """'' when an attention kernel takes the launch's operands, else why not."""
     q = args.inputs[0]
     if q is None or any(o is not None and o.layout is not Layout.ND for o in args.operands):
         return "operands in ND only"
     if q.dtype.value not in ("float16", "bfloat16") or q.dtype.value not in chip.core.cube.k:
         return f"attention in {q.dtype.value}"
-    p = problem(args, mask)
+    p = problem(args, mask, bias)
     if p.shape.d % 16 or p.shape.d > CUBE:
         return f"heads of {p.shape.d}: multiples of 16 up to {CUBE}"
     if not p.shape.mask and p.shape.reach < p.shape.s2:
         return "hidden scores without a mask"
+    if p.bias >= 0 and (p.mask >= 0 or args.operands[p.bias].dtype is not q.dtype):
+        return "a bias beside a mask, or in another type than the queries"
     return ""
 
 

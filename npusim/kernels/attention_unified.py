@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import prod
 
 from npusim.chip.spec import ChipSpec
+from npusim.kernels.attention_bias import Bias
 from npusim.kernels.attention_cube import Cube, pieces
 from npusim.kernels.attention_shape import (
     CUBE,
@@ -83,6 +84,11 @@ class Piece:
         """The band's last piece."""
         return self.column + self.columns >= self.band.columns
 
+    def bias(self, p: Problem) -> Region:
+        """What is added to its scores."""
+        b = self.band
+        return p.bias_tile(b.batch, b.head, b.row, b.rows, self.column, self.columns)
+
     def mask(self, p: Problem) -> Region | None:
         """The mask of its scores, where any is hidden."""
         b = self.band
@@ -103,7 +109,7 @@ def plan(args: KernelArgs, p: Problem, t: Tiling) -> Plan:
     """Bytes piece by piece; blocks are alike when their pieces are."""
     a, es, out = p.shape, p.dtype.itemsize, len(args.inputs)
     blocks = len(band_starts(a, t["s1"], t["cores"])) - 1
-    moved = dict.fromkeys(range(len(args.operands)), 0)
+    moved = {i: 0 for i, o in enumerate(args.operands) if o is not None}
     keys = []
     for block in range(blocks):
         mine = _share(p, t, block)
@@ -114,12 +120,15 @@ def plan(args: KernelArgs, p: Problem, t: Tiling) -> Plan:
             mask = i.mask(p)
             if mask is not None:
                 moved[p.mask] += prod(mask.shape)
+            if p.bias >= 0:
+                moved[p.bias] += prod(i.bias(p).shape) * es
             if i.last:
                 moved[0] += i.band.rows * a.d * es
                 moved[out] += i.band.rows * STATS * 4
                 moved[out + 1] += i.band.rows * STATS * 4
                 moved[out + 2] += i.band.rows * a.d * es
-    traffic = {i: Traffic(min(n, args.operands[i].nbytes), n) for i, n in moved.items() if n}
+    sizes = {i: p.distinct(i, args.operands[i].nbytes) for i in moved}
+    traffic = {i: Traffic(min(n, sizes[i]), n) for i, n in moved.items() if n}
     return Plan(t, blocks, traffic, group_blocks(keys))
 
 
@@ -152,6 +161,7 @@ class _Core:
         self.work = k.alloc("UB", s1 * width * 4)
         self.narrow = k.queue("UB", s1 * width * es, 1, Pipe.V, Pipe.MTE3)
         self.mask = k.queue("UB", s1 * width, 1, Pipe.MTE2, Pipe.V) if p.mask >= 0 else None
+        self.bias = Bias(k, p, s1 * width) if p.bias >= 0 else None
         self.total = k.alloc("UB", s1 * d * 4)
         self.scratch = k.alloc("UB", max(s1 * d * 4, s1 * width * 2))
         self.stats = RowSoftmax(k, s1, 1)
@@ -205,6 +215,8 @@ class _Core:
             wide = self.scratch.region(x.shape, F16)
             yield from hide(k, x, self.mask.front.region(x.shape, U8), wide, x.shape)
             yield self.mask.free()
+        if self.bias is not None:
+            yield from self.bias(x, i.columns, i.bias(p), self.scratch)
         if i.columns < width:
             edge = x[:, i.columns :]
             yield k.memo(("edge", *edge.shape), lambda: k.vec("dup", edge, scalar=HIDDEN))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from npusim.kernels.attention_bias import Bias
 from npusim.kernels.attention_shape import F32, LINE, Problem, up
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Queue
@@ -63,6 +64,7 @@ class Softmax:
         self.work = k.alloc("UB", TILE * 4)
         self.out = k.queue("UB", TILE * p.dtype.itemsize, 1, Pipe.V, Pipe.MTE3)
         self.mask = k.queue("UB", TILE, 1, Pipe.MTE2, Pipe.V) if p.mask >= 0 else None
+        self.bias = Bias(k, p, TILE) if p.bias >= 0 else None
         self._kept = k.flag_id()  #: the maximum left UB before the next band's is written
         self._stored = 0
 
@@ -71,6 +73,7 @@ class Softmax:
         scores: Region,
         out: Region,
         masks: list[Region | None],
+        biases: list[Region],
         columns: int,
         first: bool,
         copies: tuple[int, int],
@@ -78,7 +81,8 @@ class Softmax:
         """scores (rows, whole blocks) in GM → out (the same) in GM.
 
         Args:
-            masks: per tile of `tile_rows` rows; columns: valid ones; copies: of sums, factors.
+            masks: per tile of `tile_rows` rows; biases: the same, or none; columns: valid ones;
+                copies: of sums, factors.
         """
         k = self.k
         if first and self._stored:
@@ -90,7 +94,7 @@ class Softmax:
             n = min(step, rows - row)
             yield from self._load(scores[row : row + n], width, masks[i])
             x = self.work.region((n, width), F32)
-            yield from self._prepare(x, columns, masks[i])
+            yield from self._prepare(x, columns, masks[i], biases[i] if biases else None)
             yield from self.stats(x, row, first, *copies)
             place = yield from self.out.alloc()
             narrow = place.region((n, width), self.p.dtype)
@@ -118,8 +122,10 @@ class Softmax:
             yield self.mask.enque()
         yield self.scores.deque()
 
-    def _prepare(self, x: Region, columns: int, mask: Region | None) -> Iterator[Instr]:
-        """x ← scale · scores, hidden where the mask says and beyond the valid columns."""
+    def _prepare(
+        self, x: Region, columns: int, mask: Region | None, bias: Region | None
+    ) -> Iterator[Instr]:
+        """x ← scale · scores + bias, hidden where the mask says and beyond the valid columns."""
         k, key = self.k, x.shape
         loaded = self.scores.front.region(x.shape, F32)
         scale = self.p.scale
@@ -131,6 +137,9 @@ class Softmax:
             wide = self.scores.front.region(x.shape, F16)
             yield from hide(k, x, self.mask.front.region(x.shape, U8), wide, key)
             yield self.mask.free()
+        if bias is not None:
+            assert self.bias is not None
+            yield from self.bias(x, columns, bias, self.scores.front)
         yield self.scores.free()
         if columns < x.shape[1]:
             edge = x[:, columns:]

@@ -3,7 +3,7 @@
 Storage is seen as (batch, group, channel, width). A group, all its channels and their width, is
 normalised together; scale and bias run along the width (LayerNorm, RMSNorm: one channel per
 group) or over the channels (GroupNorm, InstanceNorm). Groups that fit UB are loaded once; longer
-ones take three passes over GM (two for RMSNorm).
+ones take three passes over GM (two for RMSNorm). AddLayerNorm adds a second tensor as it loads.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Job:
         along_width: scale and bias vary along the width, not over the channels.
         centred: the mean is subtracted (all but RMSNorm).
         affine: operand indices of scale and bias, those present.
+        addend: operand 1 is added to operand 0 first.
     """
 
     batch: int
@@ -55,6 +56,7 @@ class Job:
     along_width: bool
     centred: bool
     affine: tuple[tuple[int, np.dtype], ...]
+    addend: bool = False
 
     @property
     def length(self) -> int:
@@ -92,12 +94,14 @@ def _job(args: KernelArgs) -> Job:
     assert spec is not None
     shape, attrs = spec.shape, dict(args.attrs)
     rank = len(shape)
-    affine = tuple((i, o.dtype.np) for i, o in enumerate(args.inputs[1:], 1) if o is not None)
+    added = args.op_type == "AddLayerNorm"
+    vectors = enumerate(args.inputs[1 + added :], 1 + added)
+    affine = tuple((i, o.dtype.np) for i, o in vectors if o is not None)
     rest = (spec.dtype.np, float(attrs.get("epsilon", 1e-5)))
-    if args.op_type in ("LayerNormalization", "RMSNormalization"):
+    if args.op_type in ("LayerNormalization", "RMSNormalization", "AddLayerNorm"):
         axis = int(attrs.get("axis", -1)) % rank
         sizes = (1, prod(shape[:axis]), 1, prod(shape[axis:]))
-        return Job(*sizes, *rest, True, args.op_type[0] == "L", affine)
+        return Job(*sizes, *rest, True, args.op_type != "RMSNormalization", affine, added)
     groups = int(attrs.get("num_groups", shape[1]))
     sizes = (shape[0], groups, shape[1] // groups, prod(shape[2:]))
     return Job(*sizes, *rest, False, True, affine)
@@ -107,7 +111,8 @@ def _footprint(job: Job, chip: ChipSpec, tiling: Tiling) -> int:
     """UB bytes of a tiling."""
     m, c, w = tiling["m"], tiling["c"], tiling["w"]
     tile = m * c * padded(w)
-    total = tile * (4 * job.stored.itemsize + 8) + 9 * padded(4 * m, 32) + 64 * m + 64
+    slots = 8 if job.addend else 4  # two each of x, the other addend, the result, the sum
+    total = tile * (slots * job.stored.itemsize + 8) + 9 * padded(4 * m, 32) + 64 * m + 64
     total += sum(RowReducer.scratch(chip, "add", m * c, w, F32)) + 64
     if c > 1:
         total += padded(4 * m * c, 32) + sum(RowReducer.scratch(chip, "add", m, c, F32)) + 64
@@ -121,7 +126,7 @@ def _footprint(job: Job, chip: ChipSpec, tiling: Tiling) -> int:
 
 @kernel("Norm")
 class Norm(TileKernel):
-    """LayerNormalization (1 or 3 outputs), RMS-, Group- and InstanceNormalization."""
+    """LayerNormalization (1 or 3 outputs), AddLayerNorm, RMS-, Group- and InstanceNormalization."""
 
     core_type = "AIV"
 
@@ -129,6 +134,7 @@ class Norm(TileKernel):
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
         kinds = (
             "LayerNormalization",
+            "AddLayerNorm",
             "RMSNormalization",
             "GroupNormalization",
             "InstanceNormalization",
@@ -142,7 +148,9 @@ class Norm(TileKernel):
             return f"{args.op_type} of {spec.dtype.value}"
         job = _job(args)
         expected = job.length if job.along_width else job.groups * job.channels
-        for o in args.inputs[1:]:
+        if job.addend and args.inputs[1] != spec:
+            return "an addend that is not like the other"
+        for o in args.inputs[1 + job.addend :]:
             if o is not None and (prod(o.shape) != expected or not o.dtype.is_float):
                 return f"scale or bias of shape {o.shape}, not {expected} floats"
         if len(args.outputs) > 1 and not (job.along_width and job.centred):
@@ -190,13 +198,17 @@ class Norm(TileKernel):
             "parts": tiling["parts"] * tiling["columns"],
             "columns": 1,
         }
-        return lane_estimate(lanes, chip, shape, 18, size * job.passes(tiling), size)
+        loads, stores = size * job.passes(tiling), size * len(args.outputs if job.addend else "y")
+        loads *= 1 + job.addend
+        passes = 18 if job.centred else 10  # centred: two sums over the tile, not one
+        return lane_estimate(lanes, chip, shape, passes + 2 * job.addend, loads, stores)
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         job = _job(args)
         size, n = args.outputs[0].nbytes, tiling["parts"] * tiling["columns"]
-        traffic = {0: Traffic(size, size * job.passes(tiling))}
+        whole = Traffic(size, size * job.passes(tiling))
+        traffic = {0: whole, 1: whole} if job.addend else {0: whole}
         shares = [job.share(tiling, b) for b in range(n)]
         for i, dtype in job.affine:
             unique = job.length if job.along_width else job.groups * job.channels
@@ -265,7 +277,12 @@ class _Run:
         if c > 1:
             self.per_channel = k.alloc("UB", 4 * m * c)
             self.over_channels = RowReducer(k, "add", m, c, F32)
-        self.stat_queues = [out_queue(k, 4 * m) for _ in args.outputs[1:]]
+        self.stat_queues, self.sums = list[Queue](), list[Queue]()
+        if job.addend:
+            self.other = in_queue(k, size * job.stored.itemsize)
+            self.sums = [out_queue(k, size * job.stored.itemsize) for _ in args.outputs[1:]]
+        else:
+            self.stat_queues = [out_queue(k, 4 * m) for _ in args.outputs[1:]]
         self._allocate_affine()
 
     def _allocate_affine(self) -> None:
@@ -349,16 +366,29 @@ class _Run:
         return self.affine_blocks[i].region((m, c, 8), F32)[:, :, :1]
 
     def _load(self, box: Box) -> Iterator[Instr]:
-        """Load a tile; in fp32 in `wide` afterwards."""
-        place = yield from self.queue.alloc()
-        x = self._work(place, self.job.stored, box)
-        gm = self._gm(0, box)
-        yield self.k.load(x[:, :, : gm.shape[2]], gm)
-        yield self.queue.enque()
-        yield self.queue.deque()
-        op = "copy" if x.dtype == F32 else "conv"
-        yield self.k.vec(op, self._work(self.wide, F32, box), x)
-        yield self.queue.free()
+        """Load a tile, the sum of both addends; in fp32 in `wide` afterwards."""
+        queues = [(self.queue, self.wide)]
+        queues += [(self.other, self.square)] if self.job.addend else []
+        tiles = []
+        for i, (queue, _) in enumerate(queues):
+            place = yield from queue.alloc()
+            tiles.append(self._work(place, self.job.stored, box))
+            gm = self._gm(i, box)
+            yield self.k.load(tiles[i][:, :, : gm.shape[2]], gm)
+            yield queue.enque()
+        for x, (queue, wide) in zip(tiles, queues, strict=True):
+            yield queue.deque()
+            op = "copy" if x.dtype == F32 else "conv"
+            yield self.k.vec(op, self._work(wide, F32, box), x)
+            yield queue.free()
+        if self.job.addend:
+            total = self._work(self.wide, F32, box)
+            yield self.k.vec("add", total, total, self._work(self.square, F32, box))
+
+    def _store_sum(self, box: Box) -> Iterator[Instr]:
+        """The sum in `wide` to where it is wanted as an output."""
+        for queue in self.sums:
+            yield from self._store(queue, self.first_out + 1, box)
 
     def _centre(self, box: Box) -> Iterator[Instr]:
         if self.job.centred:
@@ -405,14 +435,19 @@ class _Run:
             yield from self._load_affine(box)
         for op, (i, _) in zip(("mul", "add"), self.job.affine, strict=False):
             yield k.vec(op, wide, wide, self._affine(i, box))
-        place = yield from self.results.alloc()
+        yield from self._store(self.results, self.first_out, box)
+
+    def _store(self, queue: Queue, operand: int, box: Box) -> Iterator[Instr]:
+        """Round the tile in `wide` and store it."""
+        k, wide = self.k, self._work(self.wide, F32, box)
+        place = yield from queue.alloc()
         out = self._work(place, self.job.stored, box)
         yield k.vec("copy" if out.dtype == F32 else "conv", out, wide)
-        yield self.results.enque()
-        yield self.results.deque()
-        gm = self._gm(self.first_out, box)
+        yield queue.enque()
+        yield queue.deque()
+        gm = self._gm(operand, box)
         yield k.store(gm, out[:, :, : gm.shape[2]])
-        yield self.results.free()
+        yield queue.free()
 
     def store_statistics(self, box: Box) -> Iterator[Instr]:
         """The optional outputs: mean and inverse deviation, fp32."""
@@ -433,6 +468,7 @@ class _Run:
         """Whole groups in one pass."""
         box = self.box(n, g, 0, 0)
         yield from self._load(box)
+        yield from self._store_sum(box)
         for statistic in self.statistics:
             yield from self._sum(statistic, statistic, box)
             yield from self.conclude(statistic, box[1].stop - box[1].start)
@@ -455,5 +491,6 @@ class _Run:
     def apply(self, box: Box) -> Iterator[Instr]:
         """Normalise a tile."""
         yield from self._load(box)
+        yield from self._store_sum(box)
         yield from self._centre(box)
         yield from self._finish(box)

@@ -3,6 +3,7 @@
 from npusim.ops import (  # noqa: F401  (importing registers)
     activation,
     arithmetic,
+    cann_add_layer_norm,
     cann_binary_cross_entropy,
     cann_block_depthwise,
     cann_fully_connection,

@@ -10,12 +10,19 @@ BNSD (B, heads, S, D).
 Mask: 1 hides a score. `sparse_mode` 0 takes a (…, S1, S2) mask as it is and hides what lies more
 than `next_tokens` right of the diagonal; 2 hides what lies right of the diagonal from the upper
 left corner, 3 from the lower right one, both by a compressed triangle of 2048 × 2048.
+
+Bias (CANN's `pse`, of its kind 1: multiply, then add): added to the scaled scores; (B, N, S1, S2)
+with any of the first three axes 1. BERT's additive mask is one of shape (B, 1, 1, S2).
+
+`first_heads` (npusim's own, with layout BSND): Q, K and V are heads of one tensor (B, S, heads, D)
+each beginning at its own; `kv_head_num` says how many K and V have. A joint product of all three
+is read in place so: no copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +44,8 @@ _ATTRS: dict[str, Any] = {
     "scale_value": 1.0,
     "sparse_mode": 0,
     "next_tokens": FAR,
+    "first_heads": None,
+    "kv_head_num": 0,
 }
 
 
@@ -49,6 +58,8 @@ class Shape:
         d: elements of a head; layout: of every operand in memory.
         reach: columns right of the diagonal (from the upper left) that a row sees.
         mask: "" none, "full" (…, S1, S2), "triangle" compressed.
+        first: heads at which Q, K and V begin in their operands.
+        stored: heads of those operands in memory where they are shared, else 0.
     """
 
     batch: int
@@ -60,6 +71,8 @@ class Shape:
     layout: str
     reach: int
     mask: str
+    first: tuple[int, int, int] = (0, 0, 0)
+    stored: int = 0
 
     @staticmethod
     def of(
@@ -87,7 +100,13 @@ class Shape:
         kv = k[layout.index("N")] if "N" in layout else k[-1] // d
         reach = {0: min(attrs["next_tokens"], s2), 2: 0, 3: s2 - s1}[mode]
         kind = "" if mask is None else "triangle" if mode else "full"
-        return Shape(batch, heads, kv, s1, s2, d, layout, reach, kind)
+        found = Shape(batch, heads, kv, s1, s2, d, layout, reach, kind)
+        first = attrs.get("first_heads")
+        if not first:
+            return found
+        one, two, three = (int(i) for i in first)
+        kv = int(attrs.get("kv_head_num") or heads)
+        return replace(found, kv_heads=kv, first=(one, two, three), stored=q[2])
 
     @property
     def group(self) -> int:
@@ -110,6 +129,13 @@ class Shape:
     def columns(self, row: int) -> int:
         """Keys that the rows up to and with `row` see."""
         return max(0, min(self.s2, row + 1 + self.reach))
+
+    def part(self, x: np.ndarray, operand: int) -> np.ndarray:
+        """(batch, heads, rows, D) of Q, K or V, operands 0, 1, 2."""
+        heads = self.kv_heads if operand else self.heads
+        if self.stored:
+            x = x[:, :, self.first[operand] : self.first[operand] + heads]
+        return self.split(x, heads)
 
     def split(self, x: np.ndarray, heads: int) -> np.ndarray:
         """(batch, heads, rows, D) from memory order."""
@@ -138,6 +164,11 @@ def check_operands(x: Inputs, attrs: Attrs, mask: int) -> Shape:
     q, k, v = (x.type(i) for i in range(3))
     found = Shape.of(q.shape, k.shape, x.type(mask).shape if x.has(mask) else None, attrs)
     check(k.shape == v.shape, f"keys {k.shape}, values {v.shape}", "equal shapes")
+    if found.stored:
+        counts = (found.heads, found.kv_heads, found.kv_heads)
+        fits = all(f + n <= found.stored for f, n in zip(found.first, counts, strict=True))
+        check(found.layout == "BSND" and q.shape == k.shape and fits,
+              f"heads from {found.first} on in {q.shape}", "parts of one BSND tensor")  # fmt: skip
     per = 0 if "N" in found.layout else q.shape[-1] % found.heads + k.shape[-1] % found.d
     check(per == 0, f"{found.heads} heads in {q.shape} on {k.shape}", "whole heads of one size")
     check(found.kv_heads > 0 and found.heads % found.kv_heads == 0,
@@ -153,11 +184,26 @@ def check_operands(x: Inputs, attrs: Attrs, mask: int) -> Shape:
     return found
 
 
-def _scores(a: Shape, x: Arrays, mask: np.ndarray | None, scale: float) -> np.ndarray:
-    """Scaled and masked scores (batch, heads, S1, S2)."""
-    q, k = a.split(x[0], a.heads), a.split(x[1], a.kv_heads)
+def _check_bias(x: Inputs, index: int, found: Shape) -> None:
+    whole = (found.batch, found.heads, found.s1, found.s2)
+    given = x.type(index).shape
+    fits = len(given) == 4 and given[3] == found.s2
+    check(
+        fits and all(g in (1, n) for g, n in zip(given, whole, strict=False)),
+        f"bias {given} on scores {whole}",
+        "one that broadcasts over the first three axes",
+    )
+
+
+def _scores(
+    a: Shape, x: Arrays, mask: np.ndarray | None, scale: float, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """Scaled, biased and masked scores (batch, heads, S1, S2)."""
+    q, k = a.part(x[0], 0), a.part(x[1], 1)
     k = np.repeat(k, a.group, axis=1)
     scores = np.float32(scale) * (q @ k.swapaxes(-1, -2))
+    if bias is not None:
+        scores += bias
     return np.where(a.hidden(mask), HIDDEN, scores)
 
 
@@ -168,25 +214,33 @@ def _round(x: np.ndarray, like: TensorType) -> np.ndarray:
 
 @operator("FlashAttentionScore")
 class FlashAttentionScore(Operator):
-    """query, key, value[, atten_mask] → softmax_max, softmax_sum (B, N, S1, 8), attention_out."""
+    """query, key, value[, atten_mask][, pse] → softmax_max, softmax_sum, attention_out.
+
+    The statistics are (B, N, S1, 8).
+    """
 
     attrs = schema(**_ATTRS)
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         a = check_operands(x, attrs, 3)
+        if x.has(4):
+            _check_bias(x, 4, a)
         stats = TensorType((a.batch, a.heads, a.s1, STATS), DType.FLOAT32)
-        return [stats, stats, x.type(0)]
+        y = x.type(0)
+        if a.stored:
+            y = TensorType((a.batch, a.s1, a.heads, a.d), y.dtype)
+        return [stats, stats, y]
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         mask = x[3] if len(x) > 3 else None
         a = Shape.of(x[0].shape, x[1].shape, None if mask is None else mask.shape, attrs)
-        scores = _scores(a, x, mask, attrs["scale_value"])
+        scores = _scores(a, x, mask, attrs["scale_value"], x[4] if len(x) > 4 else None)
         top = scores.max(-1, keepdims=True)
         e = np.exp(scores - top)
         total = e.sum(-1, keepdims=True)
-        v = np.repeat(a.split(x[2], a.kv_heads), a.group, axis=1)
+        v = np.repeat(a.part(x[2], 2), a.group, axis=1)
         y = _round(e, out[2]) @ v / total
         stats = [np.broadcast_to(s, out[0].shape) for s in (top, total)]
         return [*stats, a.join(y, out[2].shape)]

@@ -16,6 +16,7 @@ from npusim.models import build_model, random_inputs
 MODELS = {
     "resnet18": build_model("resnet18", height=32, width=32),
     "bert-tiny": build_model("bert-tiny"),
+    "bert-torch": api.load_model("tests/data/bert_torch_tiny.onnx", batch=1).graph,
 }
 OPTIONAL = sorted({p.name for p in PASSES if p.kind is not Kind.NEEDED})
 

@@ -19,7 +19,8 @@ class Case:
     """Operands and attributes of an attention.
 
     `mask`: "" none, "causal" or "corner" (from the lower right) by the compressed triangle,
-    "full" a causal mask as it is, "random" one per batch.
+    "full" a causal mask as it is, "random" one per batch; "row" an additive one that hides keys
+    of each batch, "bias" one added per head and row.
     """
 
     def __init__(
@@ -56,19 +57,31 @@ class Case:
         elif mask == "random":
             self.mask = rng.random((batch, 1, s1, s2)) < 0.4
             self.mask[..., 0] = False
+        self.bias: np.ndarray | None = None
+        if mask == "row":
+            hidden = rng.random((batch, 1, 1, s2)) < 0.4
+            hidden[..., 0] = False
+            self.bias = (hidden * np.float32(-1e4)).astype(self.q.dtype)
+        elif mask == "bias":
+            self.bias = random_array(rng, (1, heads, s1, s2), dtype)
+
+    def operands(self) -> list[np.ndarray | None]:
+        """Of the forward operator, as many as are needed."""
+        if self.bias is not None:
+            return [self.q, self.k, self.v, self.mask, self.bias]
+        return [self.q, self.k, self.v, *([] if self.mask is None else [self.mask])]
 
     def forward(self) -> list[np.ndarray]:
         """softmax_max, softmax_sum, attention_out by the operator."""
-        inputs = [self.q, self.k, self.v, *([] if self.mask is None else [self.mask])]
-        names = tuple(f"x{i}" for i in range(len(inputs)))
+        inputs = self.operands()
+        names = tuple("" if a is None else f"x{i}" for i, a in enumerate(inputs))
         node = Node("n", "FlashAttentionScore", names, ("top", "total", "y"), self.attrs)
-        kinds = [TensorType(a.shape, DType.of(a.dtype)) for a in inputs]
+        kinds = [None if a is None else TensorType(a.shape, DType.of(a.dtype)) for a in inputs]
         return compute_node(node, inputs, infer_node(node, kinds, inputs))
 
     def check_forward(self, chip: str) -> Plan:
         """The kernel against the operator."""
-        inputs = [self.q, self.k, self.v, *([] if self.mask is None else [self.mask])]
-        return self._check(chip, "FlashAttentionScore", inputs)
+        return self._check(chip, "FlashAttentionScore", self.operands())
 
     def check_grad(self, chip: str) -> Plan:
         """The gradient's kernel against the operator."""

@@ -7,15 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from attending import Case
-from launching import CHIPS
+from launching import CHIPS, check_operator, random_array
 
 import npusim.kernels.attention
 from npusim.chip import load_chip
-from npusim.ir import DType
+from npusim.ir import DType, Node, TensorType
 from npusim.kernels import attention_vector
 from npusim.kernels.attention_shape import band_starts
 from npusim.kernels.cross_core import await_signal
 from npusim.machine.launch import time_launch
+from npusim.ops import compute_node, infer_node
 from npusim.ops.training_attention import Shape
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 
@@ -29,6 +30,9 @@ CASES = [
     ((1, 1, 1, 90, 613, 64), "BSH", "corner"),
     ((1, 1, 1, 1, 40, 64), "BSH", ""),
     ((1, 2, 1, 296, 16, 128), "BSND", "causal"),  # masks in one half of a band only
+    ((2, 2, 2, 48, 40, 64), "BSND", "row"),  # one row of bias for all queries of a batch
+    ((1, 2, 2, 70, 330, 64), "BSND", "row"),
+    ((1, 2, 1, 150, 340, 64), "BNSD", "bias"),  # in pieces of less than a tile
 ]
 
 
@@ -38,6 +42,33 @@ def test_forward(
     chip: str, shape: tuple[int, int, int, int, int, int], layout: str, mask: str
 ) -> None:
     Case(shape, layout, mask).check_forward(chip)
+
+
+@pytest.mark.parametrize("chip", ["ascend910a", "ascend910b2"])
+@pytest.mark.parametrize("kv", [4, 2])
+def test_heads_of_one_tensor(chip: str, kv: int) -> None:
+    """Q, K and V side by side, read in place; another tensor's heads would differ."""
+    x = random_array(np.random.default_rng(kv), (2, 40, 4 + 2 * kv, 32), "float16")
+    attrs = {
+        "head_num": 4, "kv_head_num": kv, "first_heads": (0, 4, 4 + kv), "input_layout": "BSND",
+        "scale_value": 0.2,
+    }  # fmt: skip
+    op = "FlashAttentionScore"
+    plan = check_operator(CHIPS[chip], op, op, [x] * 3, attrs, n_outputs=3, rtol=4e-3, atol=4e-3)
+    assert [plan.traffic[i].unique for i in range(3)] == [2 * 40 * n * 64 for n in (4, kv, kv)]
+    apart = [x[:, :, :4], x[:, :, 4 : 4 + kv], x[:, :, 4 + kv :]]
+    plain = {"head_num": 4, "input_layout": "BSND", "scale_value": 0.2}
+    results = [
+        compute_node(
+            Node("n", op, ("q", "k", "v"), ("a", "b", "c"), a), xs,
+            infer_node(
+                Node("n", op, ("q", "k", "v"), ("a", "b", "c"), a),
+                [TensorType(i.shape, DType.FLOAT16) for i in xs], xs,
+            ),
+        )
+        for xs, a in (([x] * 3, attrs), (apart, plain))
+    ]  # fmt: skip
+    np.testing.assert_array_equal(results[0][2], results[1][2])
 
 
 def test_several_tasks_of_a_band_in_bf16() -> None:

@@ -53,6 +53,22 @@ def test_rows_longer_than_a_tile(chip: str, dtype: str) -> None:
     check(chip, "RMSNormalization", (2, 30001), dtype, 1)
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("shape", [(3, 5, 24), (70, 768), (2, 20001)])
+@pytest.mark.parametrize(
+    ("chip", "dtype"), [("toy", "float32"), ("ascend910a", "float16"), ("ascend910b2", "bfloat16")]
+)
+def test_add_layer_norm(chip: str, dtype: str, shape: tuple[int, ...], outputs: int) -> None:
+    """Of a sum, which may be wanted itself, in tiles of many rows and of less than one."""
+    rng = np.random.default_rng(7)
+    x, other = (random_array(rng, shape, dtype) for _ in range(2))
+    affine = [random_array(rng, shape[-1:], dtype) for _ in range(2)]
+    check_operator(
+        CHIPS[chip], "Norm", "AddLayerNorm", [x, other, *affine], {"axis": -1},
+        n_outputs=outputs, rtol=RTOL[dtype], atol=5e-5 if dtype == "float32" else 2e-3,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("shape", "groups"),
     [((2, 24, 5, 7), 4), ((2, 32, 30, 30), 2), ((2, 6, 9), 3), ((2, 4, 6000), 2)],

@@ -39,9 +39,14 @@ def _attention(
 
 
 def flash_attention(rng: Random, size: int) -> KernelArgs:
-    """FlashAttentionScore with any mask."""
+    """FlashAttentionScore with any mask, or a bias."""
     q, k, mask, stats, attrs = _attention(rng, size)
-    inputs = (q, k, k) if mask is None else (q, k, k, mask)
+    inputs: tuple[OperandSpec | None, ...] = (q, k, k) if mask is None else (q, k, k, mask)
+    if mask is None and rng.random() < 0.5:
+        batch, heads, rows, _ = stats.shape
+        columns = k.shape[str(attrs["input_layout"]).index("S")]
+        lead = (rng.choice([1, batch]), rng.choice([1, heads]), rng.choice([1, rows]))
+        inputs = (*inputs, None, OperandSpec((*lead, columns), F16))
     return KernelArgs(
         "FlashAttentionScore", inputs, (stats, stats, q), tuple(sorted(attrs.items()))
     )

@@ -52,6 +52,7 @@ def test_command(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))  # what O3 finds
     assert cli.main(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err
 
 

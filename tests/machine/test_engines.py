@@ -10,7 +10,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from random_launches import MAKERS, launch, random_plan
 from random_programs import RandomProgram, random_memory
@@ -53,7 +53,8 @@ def test_every_kernel_has_launches_here() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MAKERS))
-@settings(max_examples=16, deadline=None)
+# Many random shapes suit few chips (a toy's buffers): those that do not fit are drawn again.
+@settings(max_examples=16, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(seed=SEEDS)
 @example(seed=3403)  # LRN: one class in a loop, the other between two short ones
 @example(seed=114151701)  # BlockDepthwise: a gradient whose operands fill the toy's UB

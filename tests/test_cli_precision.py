@@ -24,7 +24,7 @@ def test_compares_the_modes_of_a_chip(
     found = json.loads(path.read_text())["modes"]
     assert len(found) == modes and found[0]["mode"] == "must_keep_origin_dtype"
     assert len({m["us"] for m in found if not m["same_as"]}) == tasks
-    assert found[0]["casts"] == 0 and all(m["casts"] for m in found if "mix" in m["mode"])
+    assert found[0]["casts"] == 0
     for m in found:
         assert m["worst"]["error"] == max(t["error"] for t in m["tensors"])
         assert m["worst_output"]["output"] and m["jump"] is None

@@ -76,13 +76,13 @@ def _title(a: Ablation) -> str:
 
 
 def write_ablation_plot(a: Ablation, path: Path) -> None:
-    """Draw the rows that ran into a .png or .html file.
+    """Draw the rows that ran and changed something into a .png or .html file.
 
     Raises:
         WriteError: the file cannot be written.
     """
     check_plot(path)
-    rows = [r for r in a.rows if not r.reason]
+    rows = [r for r in a.telling if not r.reason]
     try:
         if path.suffix == ".html":
             path.write_text(_page(a, rows), encoding="utf-8")

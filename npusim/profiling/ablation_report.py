@@ -51,7 +51,14 @@ def _legend(a: Ablation) -> list[str]:
     if any(_too_large(a, r) for r in a.rows):
         text.append(f"{_TOO_LARGE} more than the chip's {size(a.hbm_size)}: timed as if it fitted")
     text += [f"{r.step}: {r.reason}" for r in a.rows if r.reason]
+    if a.idle:
+        names = ", ".join(_short(r.step).removeprefix("+ ") for r in a.idle)
+        text.append(f"does nothing here: {names}")
     return text
+
+
+def _short(step: str) -> str:
+    return next((step.removesuffix(s) for s in _SUFFIXES if step.endswith(s)), step)
 
 
 def _too_large(a: Ablation, r: AblationRow) -> bool:
@@ -59,12 +66,10 @@ def _too_large(a: Ablation, r: AblationRow) -> bool:
 
 
 def _rows(a: Ablation, *, short: bool) -> Iterator[list[str]]:
-    """The cells of every row; pass names as CANN has them, or `short`."""
+    """The cells of every row that changes something; pass names as CANN has them, or `short`."""
     first = before = next(iter(a.ladder), None)
-    for r in a.rows:
-        step = r.step
-        if short:
-            step = next((step.removesuffix(s) for s in _SUFFIXES if step.endswith(s)), step)
+    for r in a.telling:
+        step = _short(r.step) if short else r.step
         if r.reason or first is None or before is None:
             yield [step, *["-"] * (len(_COLUMNS) - 1)]
             continue

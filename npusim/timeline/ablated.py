@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,18 @@ class Ablation:
     def ladder(self) -> list[AblationRow]:
         """The rows that ran, each with one step more."""
         return [r for r in self.rows if not r.reason and not r.twin]
+
+    @property
+    def idle(self) -> list[AblationRow]:
+        """Rows that are as the row before in every figure: their step does nothing here."""
+        pairs = zip(self.rows, self.rows[1:], strict=False)
+        return [r for before, r in pairs if replace(r, step=before.step) == before]
+
+    @property
+    def telling(self) -> list[AblationRow]:
+        """The other rows."""
+        idle = {r.step for r in self.idle}
+        return [r for r in self.rows if r.step not in idle]
 
     def row(self, step: str) -> AblationRow | None:
         """The row of a step, if it ran."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launching import CHIPS, check_operator, execute, random_array
 
 import npusim.kernels.depthwise  # noqa: F401
-from npusim.errors import GraphError
+from npusim.errors import GraphError, UnsupportedError
 from npusim.ir import DType, EpilogueStep, Layout, Node, TensorType
 from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
@@ -72,6 +72,9 @@ def test_windows(data: st.DataObject) -> None:
     try:
         check(chip, shape, kernel, dtype, attrs, data.draw(st.booleans()))
     except GraphError:  # a window larger than the image
+        assume(False)
+    except UnsupportedError:  # what one output sees fills the toy's UB
+        assert chip == "toy"
         assume(False)
 
 

@@ -44,9 +44,9 @@ def kernel_constants() -> list[KernelConstant]:
             if not isinstance(node, ast.Assign) or not _is_number(node.value):
                 continue
             names = [n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)]
-            comment = _beside(comments, node)
+            comment, many = _beside(comments, node), isinstance(node.value, ast.Tuple)
             if comment and all(n.isupper() for n in names):
-                value = ast.unparse(node.value).strip("()")
+                value = ast.unparse(node.value)[1:-1] if many else ast.unparse(node.value)
                 found.append(KernelConstant(path.stem, ", ".join(names), value, comment))
     return found
 

@@ -278,6 +278,10 @@ class ChipSpec(Part):
         whole = int(exact)
         return whole if whole >= exact - 1e-9 else whole + 1
 
+    def ai_cpu_cycles(self, nbytes: int) -> tuple[int, int]:
+        """Cycles of an AI CPU kernel that touches `nbytes`: its launch, its work."""
+        return self.cycles(self.aicpu.launch), self.cycles(nbytes / self.aicpu.rate)
+
     def seconds(self, cycles: float) -> float:
         """`cycles` of the core clock in seconds."""
         return cycles / self.clock

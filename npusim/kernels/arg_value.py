@@ -15,11 +15,11 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.kernels.elementwise import MIN_BLOCK_BYTES, unsupported_type
 from npusim.kernels.lang import Kernel, TileKernel
-from npusim.kernels.library_rows import UB_LEFT, RowJob
+from npusim.kernels.library_rows import UB_LEFT, RowJob, row_plan
 from npusim.kernels.rows import has_reduction, padded
 from npusim.kernels.stage import Stage
 from npusim.program.isa import Instr
-from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
+from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 from npusim.program.region import GM, Region
 
 I32 = np.dtype(np.int32)
@@ -88,10 +88,7 @@ class ArgValue(TileKernel):
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Every byte once."""
-        job, n = _job(args), tiling["blocks"]
-        traffic = {i: Traffic(o.nbytes, o.nbytes) for i, o in enumerate(args.operands)}
-        shares = [job.share(n, b) for b in range(n)]
-        return Plan(tiling, n, traffic, group_blocks([r1 - r0 for r0, r1 in shares]))
+        return row_plan(args, _job(args), tiling)
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:

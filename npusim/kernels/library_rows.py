@@ -7,7 +7,7 @@ of a row's sum in UB (tiles of several rows) or reads them into the scalar unit 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -20,7 +20,7 @@ from npusim.kernels.lang import Kernel
 from npusim.kernels.rows import F32, padded
 from npusim.kernels.stage import Loading, Stage
 from npusim.program.isa import Instr
-from npusim.program.kernel import KernelArgs, OperandSpec, Tiling
+from npusim.program.kernel import KernelArgs, OperandSpec, Plan, Tiling, Traffic, group_blocks
 from npusim.program.region import GM, Region
 
 REPEAT = 64  #: fp32 elements of a repeat
@@ -55,6 +55,26 @@ class RowJob:
         return -(-(r1 - r0) // tiling["m"])
 
 
+def rows_that_fit(job: RowJob, footprint: Callable[[int], int], chip: ChipSpec) -> int:
+    """Rows of a tile: as many of a block's as UB holds, by the bytes of m rows; 0: not one."""
+    room, one = chip.core.ub.size - UB_LEFT, footprint(1)
+    if one > room:
+        return 0
+    each = -(-job.rows // job.blocks(chip.vector_cores()))
+    return min(each, 1 + (room - one) // (footprint(2) - one))
+
+
+def row_plan(args: KernelArgs, job: RowJob, tiling: Tiling, often: Sequence[int] = ()) -> Plan:
+    """Every operand is moved once, those numbered in `often` once a block."""
+    n = tiling["blocks"]
+    traffic = {
+        i: Traffic(o.nbytes, o.nbytes * (n if i in often else 1))
+        for i, o in enumerate(args.operands)
+    }
+    shares = [job.share(n, b) for b in range(n)]
+    return Plan(tiling, n, traffic, group_blocks([r1 - r0 for r0, r1 in shares]))
+
+
 def row_job(x: OperandSpec, gamma: OperandSpec) -> RowJob:
     """Rows as long as gamma."""
     width = max(1, prod(gamma.shape))
@@ -84,6 +104,14 @@ class RowTile:
         self.k, self.job, self.m = k, job, m
         self.stage = Stage(k, slots)
         self.r0 = self.r1 = 0
+
+    def walk(self, tiling: Tiling, block: int) -> Iterator[None]:
+        """A block's tiles one after the other; sets the rows of each."""
+        start, end = self.job.share(tiling["blocks"], block)
+        for t in self.k.loop(self.job.tiles(tiling, block)):
+            self.r0 = start + t * tiling["m"]
+            self.r1 = min(end, self.r0 + tiling["m"])
+            yield
 
     @property
     def rows(self) -> int:

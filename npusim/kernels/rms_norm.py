@@ -7,21 +7,23 @@ rows once a block; longer ones are taken one by one. (CANN's rms_norm_merge_n.h 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from npusim.chip.spec import ChipSpec
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.library_rows import (
     REPEAT,
-    UB_LEFT,
     RowJob,
     RowTile,
     Spread,
     refuse_rows,
     row_job,
+    row_plan,
+    rows_that_fit,
 )
 from npusim.kernels.rows import F32
 from npusim.program.isa import Instr
-from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
+from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 
 MERGED = 2000  #: elements of a row above which tiles hold one (SMALL_REDUCE_NUM of CANN's tiling)
 #: Cycles of a tile, and of each of its elements, that the estimate counts. Fitted to what the
@@ -65,14 +67,10 @@ class RmsNorm(TileKernel):
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
         """One: as many rows as fit."""
-        job, room = _job(args), chip.core.ub.size - UB_LEFT
-        if _footprint(args, 1) > room:
-            return
-        blocks = job.blocks(chip.vector_cores())
-        each = -(-job.rows // blocks)
-        per = _footprint(args, 2) - _footprint(args, 1)
-        m = 1 if job.width > MERGED else min(each, 1 + (room - _footprint(args, 1)) // per)
-        yield {"m": m, "blocks": blocks}
+        job = _job(args)
+        if m := rows_that_fit(job, partial(_footprint, args), chip):
+            m = 1 if job.width > MERGED else m
+            yield {"m": m, "blocks": job.blocks(chip.vector_cores())}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -83,22 +81,14 @@ class RmsNorm(TileKernel):
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Every tensor once; gamma once a block."""
-        job, n, gamma = _job(args), tiling["blocks"], GAMMA[args.op_type]
-        traffic = {i: Traffic(o.nbytes, o.nbytes) for i, o in enumerate(args.operands)}
-        scale = args.operands[gamma].nbytes
-        traffic[gamma] = Traffic(scale, scale * n)
-        shares = [job.share(n, b) for b in range(n)]
-        return Plan(tiling, n, traffic, group_blocks([r1 - r0 for r0, r1 in shares]))
+        return row_plan(args, _job(args), tiling, (GAMMA[args.op_type],))
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """Load, normalise and store tile by tile."""
         run = _Run(k, args, tiling)
-        r0, r1 = run.job.share(tiling["blocks"], block)
         yield from run.start()
-        for t in k.loop(run.job.tiles(tiling, block)):
-            run.tile.r0 = r0 + t * tiling["m"]
-            run.tile.r1 = min(r1, run.tile.r0 + tiling["m"])
+        for _ in run.tile.walk(tiling, block):
             yield from run.one()
 
 

@@ -15,10 +15,18 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.kernels.lang import Kernel, TileKernel
-from npusim.kernels.library_rows import REPEAT, UB_LEFT, RowJob, RowTile, refuse_rows, row_job
+from npusim.kernels.library_rows import (
+    REPEAT,
+    RowJob,
+    RowTile,
+    refuse_rows,
+    row_job,
+    row_plan,
+    rows_that_fit,
+)
 from npusim.kernels.rows import F32
 from npusim.program.isa import Instr, Pipe
-from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
+from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 from npusim.program.region import GM, Region
 
 MERGED = 640  #: elements of a row above which tiles hold one (SMALLD_THRESHOLD)
@@ -61,14 +69,10 @@ class RmsNormGrad(TileKernel):
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
         """One: as many rows as fit."""
-        job, room = _job(args), chip.core.ub.size - UB_LEFT
-        if _footprint(args, 1) > room:
-            return
-        blocks = job.blocks(chip.vector_cores())
-        each = -(-job.rows // blocks)
-        per = _footprint(args, 2) - _footprint(args, 1)
-        m = 1 if job.width > MERGED else min(each, 1 + (room - _footprint(args, 1)) // per)
-        yield {"m": m, "blocks": blocks}
+        job = _job(args)
+        if m := rows_that_fit(job, partial(_footprint, args), chip):
+            m = 1 if job.width > MERGED else m
+            yield {"m": m, "blocks": job.blocks(chip.vector_cores())}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -78,24 +82,15 @@ class RmsNormGrad(TileKernel):
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Every tensor once; gamma and its gradient once a block."""
-        job, n = _job(args), tiling["blocks"]
-        traffic = {i: Traffic(o.nbytes, o.nbytes) for i, o in enumerate(args.operands)}
-        for i in (_GAMMA, _DGAMMA):
-            nbytes = args.operands[i].nbytes
-            traffic[i] = Traffic(nbytes, nbytes * n)
-        shares = [job.share(n, b) for b in range(n)]
-        return Plan(tiling, n, traffic, group_blocks([r1 - r0 for r0, r1 in shares]))
+        return row_plan(args, _job(args), tiling, (_GAMMA, _DGAMMA))
 
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """Meet, work tile by tile, add the gradient of gamma."""
         run = _Run(k, args, tiling)
-        r0, r1 = run.job.share(tiling["blocks"], block)
         yield k.stall(Pipe.MTE2, MEETING)
         yield from run.start()
-        for t in k.loop(run.job.tiles(tiling, block)):
-            run.tile.r0 = r0 + t * tiling["m"]
-            run.tile.r1 = min(r1, run.tile.r0 + tiling["m"])
+        for _ in run.tile.walk(tiling, block):
             yield from run.merged() if run.job.width <= MERGED else run.single()
         yield from run.finish()
 

@@ -238,8 +238,7 @@ class Device:
         """Launch cost plus bytes over the AI CPU's rate; results pass through L2."""
         buffers = [self._exe.buffers[n] for n in (*task.inputs, *task.outputs) if n]
         nbytes = sum(b.nbytes for b in buffers)
-        launch = self._chip.cycles(self._chip.aicpu.launch)
-        body = self._chip.cycles(nbytes / self._chip.aicpu.rate)
+        launch, body = self._chip.ai_cpu_cycles(nbytes)
         ends: dict[int, int] = {}
         for b in buffers:
             ends[b.address] = max(b.address + b.nbytes, ends.get(b.address, 0))

@@ -202,7 +202,7 @@ def _time(chip: ChipSpec, task: tuple[_Timing, Plan]) -> LaunchResult | str:
 def _on_ai_cpu(op: RecordedOp, chip: ChipSpec) -> ReplayRow:
     """An AI CPU row, of any operator type: its launch, and its operands at the AI CPU's rate."""
     nbytes = sum(t.nbytes for t in (*op.inputs, *op.outputs))
-    duration = chip.cycles(chip.aicpu.launch) + chip.cycles(nbytes / chip.aicpu.rate)
+    duration = sum(chip.ai_cpu_cycles(nbytes))
     return ReplayRow(op, chip.seconds(duration) * 1e6, "", "aicpu", 1.0, op.block_dim)
 
 

@@ -25,8 +25,9 @@ from npusim.frontends.shipped import ShippedData, shipped_data
 from npusim.frontends.workload import load_workload
 from npusim.ir import Graph
 from npusim.machine.arena import Arena
-from npusim.machine.device import Detail, Device
 from npusim.machine.functional import FunctionalExecutor
+from npusim.machine.run import run_executable
+from npusim.machine.tasks import Detail
 from npusim.models import random_inputs
 from npusim.program.executable import Executable, Task
 from npusim.timeline import MemoryUse, RunResult, TensorCheck
@@ -196,7 +197,7 @@ def run(
                 kept[name] = np.array(arena.read(name))
 
         executor = FunctionalExecutor(exe, chip, arena, tile_level, keep if keep_tensors else None)
-    device = Device(
+    finished = run_executable(
         exe,
         chip,
         executor,
@@ -204,7 +205,6 @@ def run(
         trace_ops,
         None if progress is None else lambda done, total: progress("run", done, total),
     )
-    finished = device.run()
     level = "timing only" if timing_only else ("tile" if tile_level else "operator")
     peak = _peak_flops(exe, chip)
     return RunResult(

@@ -56,6 +56,9 @@ def _counts(chip: ChipSpec) -> Iterator[Problem]:
         "core.ub.banks": core.ub.banks,
         "core.ub.bank_groups": core.ub.bank_groups,
         "scheduler.max_streams": chip.scheduler.max_streams,
+        "scheduler.max_events": chip.scheduler.max_events,
+        "scheduler.queue_depth": chip.scheduler.queue_depth,
+        "sdma.channels": chip.sdma.channels,
         "aicpu.count": chip.aicpu.count,
     }
     counts |= {f"core.cube.k.{dtype}": k for dtype, k in core.cube.k.items()}
@@ -84,6 +87,7 @@ def _numbers(chip: ChipSpec) -> Iterator[Problem]:
     for key, share in {
         "l2.efficiency": chip.l2.efficiency,
         "hbm.efficiency": chip.hbm.efficiency,
+        "pcie.efficiency": chip.pcie.efficiency,
     }.items():
         if not 0 < share <= 1:
             yield Problem(key, share, "above 0, at most 1", f"set {key} to the share of peak")

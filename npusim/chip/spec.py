@@ -182,10 +182,23 @@ class Noc(Part):
 
 
 class Pcie(Part):
-    """Host link, each way."""
+    """Host link, each way. Achievable rate = bandwidth × efficiency.
+
+    A copy from pageable host memory passes a pinned buffer, `staging` bytes at a time.
+    """
+
+    bandwidth: Bandwidth
+    efficiency: float
+    latency: Seconds
+    staging: Bytes
+
+
+class Sdma(Part):
+    """The engine that copies from device memory to device memory; `channels` copies at a time."""
 
     bandwidth: Bandwidth
     latency: Seconds
+    channels: int
 
 
 class Links(Part):
@@ -197,16 +210,26 @@ class Links(Part):
 
 
 class Host(Part):
-    """What the host spends to enqueue one task in eager mode."""
+    """What the host spends.
+
+    `enqueue` one task in eager mode (dispatch, tiling, launch); `graph_launch` for a whole graph,
+    or several steps of it; `sync` to notice that a stream is over; `call` for any other call of
+    the runtime. `memcpy` is the rate of a copy within host memory.
+    """
 
     enqueue: Seconds
+    graph_launch: Seconds
+    sync: Seconds
+    call: Seconds
+    memcpy: Bandwidth
 
 
 class Scheduler(Part):
     """Task scheduler: kernel time = `launch` + `per_block` × block dim + the slowest block.
 
     `gap` separates consecutive tasks of one stream; `event` is what recording an event, or waiting
-    for one that is recorded, costs its stream.
+    for one that is recorded, costs its stream. `queue_depth` entries fit in the queue of one
+    stream: a host that is further ahead waits.
     """
 
     launch: Seconds
@@ -214,6 +237,8 @@ class Scheduler(Part):
     gap: Seconds
     event: Seconds
     max_streams: int
+    max_events: int
+    queue_depth: int
 
 
 class AiCpu(Part):
@@ -253,6 +278,7 @@ class ChipSpec(Part):
     hbm: Hbm
     noc: Noc
     pcie: Pcie
+    sdma: Sdma
     links: Links
     host: Host
     scheduler: Scheduler

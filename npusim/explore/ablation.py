@@ -12,7 +12,7 @@ from npusim.compiler.rewrite import Kind
 from npusim.errors import UnsupportedError
 from npusim.explore.tiling_search import search_tilings
 from npusim.ir import Graph
-from npusim.machine.device import Device
+from npusim.machine.run import run_executable
 from npusim.ops import attributes, get_operator
 from npusim.ops.registry import Work
 from npusim.program.executable import Executable, MemoryPlan
@@ -127,7 +127,7 @@ def ablate(
             searched = search_tilings(exe, chip, cache=cache, progress=progress)
             exe = searched.executable
             notes += searched.gain.notes
-        timeline = Device(exe, chip).run().timeline
+        timeline = run_executable(exe, chip).timeline
         text, failed = check(exe) if check is not None else ("", False)
         rows.append(
             AblationRow(

@@ -8,7 +8,7 @@ from npusim.chip import load_chip
 from npusim.compiler import CompileOptions, compile_graph
 from npusim.explore.replay.workers import Progress, workers
 from npusim.frontends.recorded.whole_models import RecordedModel
-from npusim.machine.device import Device
+from npusim.machine.run import run_executable
 from npusim.models import build_model
 from npusim.timeline.replayed import TimedModel
 
@@ -41,4 +41,4 @@ def _seconds(figure: RecordedModel) -> float:
     shapes = {name: (size,) for name, size in figure.sizes}
     graph = build_model(figure.model, batch=figure.batch, shapes=shapes)
     exe = compile_graph(graph, chip, CompileOptions(precision="fp16"))
-    return Device(exe, chip).run().timeline.total_us / 1e6
+    return run_executable(exe, chip).timeline.total_us / 1e6

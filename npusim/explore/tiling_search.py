@@ -17,8 +17,8 @@ from npusim.chip.spec import ChipSpec
 from npusim.explore.tiling_cache import Entry, TilingCache, key_of
 from npusim.explore.tiling_candidates import Choice, choose, ranked_tilings
 from npusim.explore.user_cache import user_cache_dir
-from npusim.machine.device import Device
 from npusim.machine.gm import GmState
+from npusim.machine.run import run_executable
 from npusim.program.executable import Executable, KernelCall, Task
 from npusim.program.kernel import KernelArgs, Plan, get_kernel
 from npusim.timeline.tiled import TiledKernel, TilingGain
@@ -50,7 +50,7 @@ def search_tilings(
     started = time.perf_counter()
     store = TilingCache(cache if cache is not None else user_cache_dir("tilings"))
     launches = _Launches()
-    before = Device(exe, chip, watch=launches.saw).run().timeline.total_cycles
+    before = run_executable(exe, chip, watch=launches.saw).timeline.total_cycles
     choices: dict[_Launch, tuple[Choice, bool]] = {}
     for done, (key, states) in enumerate(launches.states.items()):
         if progress is not None:
@@ -60,7 +60,7 @@ def search_tilings(
         progress("tilings", len(choices), len(launches.states))
     plans = {key: choice.plan for key, (choice, _) in choices.items()}
     better = replace(exe, tasks=[_with_plan(task, plans) for task in exe.tasks])
-    after = Device(better, chip).run().timeline.total_cycles
+    after = run_executable(better, chip).timeline.total_cycles
     kernels = tuple(
         _report(key, choice, launches.plans[key], launches.states[key].total(), cached)
         for key, (choice, cached) in choices.items()

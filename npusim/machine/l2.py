@@ -53,6 +53,10 @@ class L2Cache:
         """Bytes of [start, end) that are in L2."""
         return sum(r.share * max(0, min(end, r.end) - max(start, r.start)) for r in self._ranges)
 
+    def drop(self, start: int, end: int) -> None:
+        """Forget [start, end): somebody wrote memory past the cache."""
+        self._ranges = [part for r in self._ranges for part in _outside(r, start, end)]
+
     def touch(self, ranges: Sequence[tuple[int, int]]) -> Touched:
         """Read or write several ranges side by side, each from its start to its end.
 

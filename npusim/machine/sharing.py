@@ -1,8 +1,8 @@
 """What kernels of several streams share: cores, the block scheduler, L2 and HBM.
 
-Cores are given in order of arrival: a kernel holds as many as it has blocks, from the first block
-handed out to its end. It starts beside others where that many are free, and else waits; nobody
-overtakes who wants the same kind of core. The part of its launch that needs no core
+Cores are given by priority, then in order of arrival: a kernel holds as many as it has blocks, from
+the first block handed out to its end. It starts beside others where that many are free, and else
+waits; nobody overtakes who wants the same kind of core. The part of its launch that needs no core
 (`scheduler.launch`) may lie beside kernels of other streams. Blocks are handed out one at a time
 for all streams together.
 
@@ -15,6 +15,7 @@ no kernel is quicker than alone.
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass
 from math import ceil
 
@@ -22,6 +23,7 @@ import simpy
 
 from npusim.chip.spec import ChipSpec
 from npusim.machine.bandwidth import EPSILON, bus_turns, fill
+from npusim.machine.l2 import L2Cache
 from npusim.program.cores import Cores, core_pools
 
 _FULL = 1 + 1e-9  #: sums of rates this little above the peak are rounding
@@ -33,12 +35,14 @@ class CorePools:
     def __init__(self, env: simpy.Environment, chip: ChipSpec) -> None:
         self._env = env
         self._free = core_pools(chip)
-        self._queue: list[tuple[Cores, simpy.Event]] = []
+        self._queue: list[tuple[int, int, Cores, simpy.Event]] = []
+        self._count = 0
 
-    def take(self, cores: Cores) -> simpy.Event:
-        """An event that fires when the cores are the caller's."""
+    def take(self, cores: Cores, priority: int = 0) -> simpy.Event:
+        """An event that fires when the cores are the caller's; a lower priority number is first."""
         granted = self._env.event()
-        self._queue.append((cores, granted))
+        self._count += 1
+        insort(self._queue, (priority, self._count, cores, granted), key=lambda x: x[:2])
         self._grant()
         return granted
 
@@ -51,7 +55,8 @@ class CorePools:
     def _grant(self) -> None:
         wanted: set[str] = set()  # kinds that somebody before waits for
         waiting = []
-        for cores, granted in self._queue:
+        for waiter in self._queue:
+            _, _, cores, granted = waiter
             fits = all(self._free[kind] >= n for kind, n in cores.items())
             if fits and not wanted & cores.keys():
                 for kind, n in cores.items():
@@ -59,7 +64,7 @@ class CorePools:
                 granted.succeed()
             else:
                 wanted |= cores.keys()
-                waiting.append((cores, granted))
+                waiting.append(waiter)
         self._queue = waiting
 
 
@@ -143,3 +148,18 @@ class KernelServer:
         for kernel in ended:
             kernel.done.succeed()
         self._share()
+
+
+class Shared:
+    """What the streams of a device share.
+
+    Attributes:
+        several: kernels of several streams may run side by side.
+    """
+
+    def __init__(self, env: simpy.Environment, chip: ChipSpec) -> None:
+        self.cores = CorePools(env, chip)
+        self.blocks = simpy.PriorityResource(env)  # hands out blocks, one at a time
+        self.kernels = KernelServer(env, chip)
+        self.l2 = L2Cache(chip.l2.size)
+        self.several = False

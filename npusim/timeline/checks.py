@@ -23,14 +23,8 @@ def check_timeline(
     """
     last_end: dict[int, int] = {}
     for op in timeline.ops:
-        _check_op(op)
-        if op.start < last_end.get(op.stream, 0):
-            raise AccountingError(
-                f"{op.name} starts at {op.start} before its stream is free",
-                "tasks of a stream in order",
-                _FIX,
-            )
-        last_end[op.stream] = op.end
+        check_op(op, last_end)
+    _check_host(timeline)
     latest = max((op.end for op in timeline.ops), default=0)
     if latest > timeline.total_cycles:
         raise AccountingError(
@@ -76,7 +70,35 @@ def _check_rate(group: Sequence[OpRecord], what: str, nbytes: Sequence[int], rat
                 )
 
 
-def _check_op(op: OpRecord) -> None:
+def _check_host(timeline: Timeline) -> None:
+    host = timeline.host
+    if host is not None and host.busy + host.queue_full + host.waiting != host.end:
+        raise AccountingError(
+            f"the host accounts for {host.busy} + {host.queue_full} + {host.waiting} "
+            f"of {host.end} cycles",
+            "busy + queue full + waiting = elapsed",
+            _FIX,
+        )
+
+
+def check_op(op: OpRecord, last_end: dict[int, int]) -> None:
+    """Check one record, and that it follows the one before it on its stream.
+
+    Args:
+        last_end: stream → end of its last record; updated.
+
+    Raises:
+        AccountingError: time does not close.
+    """
+    last = last_end.get(op.stream, 0)
+    if op.start < last + op.starved + op.waited + op.queued:
+        raise AccountingError(
+            f"{op.name} starts at {op.start}; its stream was free at {last}, starved for "
+            f"{op.starved}, waited for {op.waited}, queued for {op.queued}",
+            "tasks of a stream in order; starved + waited + queued + gap = time between",
+            _FIX,
+        )
+    last_end[op.stream] = op.end
     if op.end < op.start or op.launch > op.cycles:
         raise AccountingError(f"{op.name} lasts {op.cycles} cycles", "launch ≤ duration", _FIX)
     if op.cycles < op.roofline:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 PIPES = ("cube", "vector", "scalar", "mte1", "mte2", "mte3", "fixp")
 #: What can bound an operator.
-BOUNDS = (*PIPES, "L2", "HBM", "launch", "aicpu")
+BOUNDS = (*PIPES, "L2", "HBM", "launch", "aicpu", "PCIe", "SDMA", "DVPP", "host")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ class OpRecord:
         spans: pipe intervals of a representative core, when they were asked for.
         replayed: True when the timing was taken from an identical launch before.
         waited: cycles before `start` in which its stream waited for events.
-        queued: cycles before `start`, after those, in which it waited for free cores.
+        queued: cycles before `start` in which it waited for free cores, or another unit.
+        starved: cycles before `start` in which nothing was queued: the host was late.
+        step: which execution of the model it belongs to, from 0.
         after: names of the ops of other streams whose events it waited for.
     """
 
@@ -74,11 +76,77 @@ class OpRecord:
     waited: int = 0
     queued: int = 0
     after: tuple[str, ...] = ()
+    starved: int = 0
+    step: int = 0
 
     @property
     def cycles(self) -> int:
         """Duration in cycles."""
         return self.end - self.start
+
+
+@dataclass
+class OpTotals:
+    """Sums over all ops of one kind (op type, kernel, core type), where ops are not kept.
+
+    Attributes:
+        count: ops; cycles: their durations, launches among them; start, end: of the first and
+            the last. busy: pipe → cycles on the slowest class of cores.
+    """
+
+    op_type: str
+    kernel: str
+    core_type: str
+    count: int = 0
+    cycles: int = 0
+    launch: int = 0
+    bytes_hbm: int = 0
+    bytes_l2: int = 0
+    flops: int = 0
+    roofline: int = 0
+    waited: int = 0
+    queued: int = 0
+    starved: int = 0
+    end: int = 0
+    busy: dict[str, int] = field(default_factory=dict)
+    bounds: dict[str, int] = field(default_factory=dict)
+
+    def add(self, op: OpRecord) -> None:
+        """Add an op of this kind."""
+        self.count += 1
+        self.cycles += op.cycles
+        self.launch += op.launch
+        self.bytes_hbm += op.bytes_hbm
+        self.bytes_l2 += op.bytes_l2
+        self.flops += op.flops
+        self.roofline += op.roofline
+        self.waited += op.waited
+        self.queued += op.queued
+        self.starved += op.starved
+        self.end = max(self.end, op.end)
+        for pipe, time in op.pipes.items():
+            self.busy[pipe] = self.busy.get(pipe, 0) + time.busy
+        self.bounds[op.bound] = self.bounds.get(op.bound, 0) + op.cycles
+
+
+@dataclass(frozen=True)
+class HostUse:
+    """What the host did, in cycles of the device's clock.
+
+    Attributes:
+        exec: "eager" or "graph"; sink_size: steps per launch.
+        end: when it was through; busy: it enqueued or launched; queue_full: it waited for room in
+            a stream's queue; waiting: it waited for the device to end. They add up to `end`.
+        spans: the same in order, where ops are kept.
+    """
+
+    exec: str
+    sink_size: int
+    end: int
+    busy: int
+    queue_full: int
+    waiting: int
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,13 +177,21 @@ class Timeline:
 
     Attributes:
         clock: Hz, to turn cycles into seconds.
-        total_cycles: from the first launch to the last completion.
+        total_cycles: from the first launch to the last completion, the host's end among them.
+        totals: sums by kind of op, where the ops themselves are not kept.
+        host: what the host did, where one was simulated.
+        steps: executions of the model.
+        partial: the run was interrupted; what was over by then is here.
     """
 
     chip: str
     clock: float
     ops: tuple[OpRecord, ...]
     total_cycles: int
+    totals: tuple[OpTotals, ...] = ()
+    host: HostUse | None = None
+    steps: int = 1
+    partial: bool = False
 
     def us(self, cycles: float) -> float:
         """Cycles in microseconds."""

@@ -9,7 +9,7 @@ from compiling import CHIPS
 from npusim import api
 from npusim.frontends.reference import evaluate
 from npusim.ir import DType, Graph, Node, Tensor, TensorType, verify
-from npusim.machine.device import Device
+from npusim.machine.run import run_executable
 from npusim.models import random_inputs
 from npusim.ops import infer_node
 
@@ -53,7 +53,7 @@ def test_full_detail_gives_the_same_times() -> None:
     """MIX kernels are simulated with all their blocks together either way."""
     chip = CHIPS["ascend910b2"]
     exe = api.compile_graph(attention(True), chip, precision="fp16")
-    fast, full = (Device(exe, chip, detail=d).run().timeline for d in ("fast", "full"))
+    fast, full = (run_executable(exe, chip, detail=d).timeline for d in ("fast", "full"))
     pairs = [p for p in zip(fast.ops, full.ops, strict=True) if "Flash" in p[0].op_type]
     assert len(pairs) == 2
     for a, b in pairs:

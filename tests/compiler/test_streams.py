@@ -22,8 +22,8 @@ from npusim.errors import GraphError, UnsupportedError
 from npusim.frontends.reference import evaluate
 from npusim.ir import Graph
 from npusim.machine.arena import Arena
-from npusim.machine.device import Device
 from npusim.machine.functional import FunctionalExecutor
+from npusim.machine.run import run_executable
 from npusim.models import build_model, random_inputs
 from npusim.models.builder import GraphBuilder
 from npusim.program.executable import Executable, verify_executable
@@ -182,7 +182,7 @@ def poisoned(exe: Executable, inputs: dict[str, np.ndarray], chip: str) -> dict[
     arena.load_inputs(inputs)
     executor = Poison(exe, CHIPS[chip], arena)
     executor.begin(exe)
-    Device(exe, CHIPS[chip], executor).run()
+    run_executable(exe, CHIPS[chip], executor)
     return arena.outputs()
 
 

@@ -13,7 +13,8 @@ from tiny import CHIPS
 from npusim.api import compile_graph
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType
-from npusim.machine.device import Detail, Device, DeviceRun
+from npusim.machine.run import DeviceRun, run_executable
+from npusim.machine.tasks import Detail
 from npusim.models.builder import GraphBuilder
 from npusim.program.executable import Executable
 
@@ -38,7 +39,7 @@ def product(chip: ChipSpec) -> Executable:
 
 def run(exe: Executable, chip: ChipSpec, detail: Detail = "fast") -> DeviceRun:
     """Time it."""
-    return Device(exe, chip, detail=detail).run()
+    return run_executable(exe, chip, detail=detail)
 
 
 @pytest.mark.parametrize("name", list(CHIPS))

@@ -14,8 +14,8 @@ import pytest
 from npusim import api
 from npusim.chip import load_chip
 from npusim.ir import DType, Graph
-from npusim.machine.device import Detail
 from npusim.machine.l2 import L2Cache
+from npusim.machine.tasks import Detail
 from npusim.models import build_model, random_inputs
 from npusim.models.builder import GraphBuilder
 from npusim.program.executable import Executable

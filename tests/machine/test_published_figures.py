@@ -12,8 +12,8 @@ from npusim.chip import load_chip
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
-from npusim.machine.device import Device
 from npusim.machine.launch import time_launch
+from npusim.machine.run import run_executable
 from npusim.models.builder import GraphBuilder
 from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
 from npusim.timeline import OpRecord
@@ -32,7 +32,7 @@ def on_device(chip: ChipSpec, op: str, *shapes: tuple[int, ...]) -> OpRecord:
     """One fp16 operator, compiled and run: launch overhead included."""
     g = GraphBuilder("one", F16)
     g.output(g.node(op, "op", *(g.input(f"x{i}", s) for i, s in enumerate(shapes))))
-    ops = Device(compile_graph(g.finish(), chip), chip).run().timeline.ops
+    ops = run_executable(compile_graph(g.finish(), chip), chip).timeline.ops
     return next(o for o in ops if o.op_type == op)
 
 

@@ -18,9 +18,10 @@ from npusim.compiler import CompileOptions
 from npusim.errors import AccountingError, DeadlockError
 from npusim.ir import DType
 from npusim.machine.arena import Arena
-from npusim.machine.device import Detail, Device
 from npusim.machine.functional import FunctionalExecutor
+from npusim.machine.run import run_executable
 from npusim.machine.sharing import CorePools, KernelServer
+from npusim.machine.tasks import Detail
 from npusim.models.builder import GraphBuilder
 from npusim.profiling.trace import trace_events
 from npusim.program.cores import core_pools, cores_held
@@ -73,7 +74,7 @@ def pair(chip: ChipSpec, a: Side, b: Side) -> Executable:
 
 
 def timed(exe: Executable, chip: ChipSpec, detail: Detail = "fast") -> Timeline:
-    return Device(exe, chip, detail=detail).run().timeline
+    return run_executable(exe, chip, detail=detail).timeline
 
 
 @pytest.mark.parametrize("name", list(CHIPS))
@@ -174,7 +175,7 @@ def test_spans_of_stretched_kernels_stay_in_their_op() -> None:
     """Traced instructions keep their places in the longer whole."""
     chip = CHIPS["ascend910a"]
     exe = pair(HALVES["ascend910a"], stored, stored)
-    timeline = Device(exe, chip, trace=("a", "b")).run().timeline
+    timeline = run_executable(exe, chip, trace=("a", "b")).timeline
     for op in timeline.ops:
         assert op.pipes["mte2"].stalls["other kernels"] > 0
         assert max(s.end for s in op.spans) > op.end - 0.1 * op.cycles
@@ -243,7 +244,7 @@ def outputs(exe: Executable, chip: ChipSpec) -> dict[str, np.ndarray]:
     arena.load_inputs(
         {n: rng.standard_normal(exe.buffers[n].shape).astype(np.float16) for n in exe.inputs}
     )
-    Device(exe, chip, FunctionalExecutor(exe, chip, arena)).run()
+    run_executable(exe, chip, FunctionalExecutor(exe, chip, arena))
     return arena.outputs()
 
 
@@ -268,5 +269,5 @@ def test_an_event_that_is_never_recorded_is_named(detail: Detail) -> None:
     exe = joined()
     exe.tasks = [replace(t, waits=(8,)) if t.name == "slow0" else t for t in exe.tasks]
     exe.tasks = [replace(t, records=8) if t.name == "join" else t for t in exe.tasks]
-    with pytest.raises(DeadlockError, match=r"'slow0'.* 8, 'join' has not recorded it; .* event 7"):
+    with pytest.raises(DeadlockError, match=r"'slow0'.* 8, 'join' on stream 1 has not recorded it; .* event 7"):
         timed(exe, chip, detail)

@@ -1,0 +1,159 @@
+"""Copies over PCIe and by SDMA, and the units of DVPP: what runs beside the cores.
+
+Each way of the PCIe link carries one copy at a time, SDMA and every DVPP unit as many as they have
+channels. What a copy writes goes to HBM past L2, which forgets it; what it reads comes from L2 as
+far as it is there. Beside kernels it takes its share of L2 and HBM like one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Any
+
+import simpy
+
+from npusim.chip.spec import ChipSpec
+from npusim.machine.entries import CopyEntry, CopyKind, UnitEntry
+from npusim.machine.sharing import Shared
+from npusim.machine.stream import Stream
+from npusim.timeline import OpRecord
+
+_WAYS = {CopyKind.H2D: "H2D", CopyKind.D2H: "D2H", CopyKind.D2D: "D2D"}
+
+
+@dataclass(frozen=True)
+class CopyTime:
+    """Cycles of a copy: before the first byte, and for the bytes."""
+
+    latency: int
+    body: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.latency + self.body
+
+
+def copy_time(chip: ChipSpec, kind: CopyKind, nbytes: int, pageable: bool = False) -> CopyTime:
+    """How long a copy takes alone.
+
+    From pinned memory: latency + bytes over the link's achievable rate. From pageable memory the
+    bytes pass a pinned buffer, `pcie.staging` at a time: the host fills one half while the link
+    empties the other, so that the slower of the two sets the pace and the other adds one piece.
+    """
+    if kind is CopyKind.D2D:
+        return CopyTime(chip.cycles(chip.sdma.latency), chip.cycles(nbytes / chip.sdma.bandwidth))
+    rate, latency = chip.pcie.bandwidth * chip.pcie.efficiency, chip.pcie.latency
+    if not pageable or not nbytes:
+        return CopyTime(chip.cycles(latency), chip.cycles(nbytes / rate))
+    pieces = ceil(nbytes / chip.pcie.staging)
+    piece = nbytes / pieces
+    link, host = latency + piece / rate, piece / chip.host.memcpy
+    seconds = link + host + (pieces - 1) * max(link, host)
+    whole, first = chip.cycles(seconds), chip.cycles(latency)
+    return CopyTime(first, whole - first)
+
+
+class UnitRunner:
+    """Runs copies and DVPP work. Life cycle: construct, `copy` and `unit` entries."""
+
+    def __init__(self, env: simpy.Environment, chip: ChipSpec, shared: Shared) -> None:
+        self._env, self._chip, self._shared = env, chip, shared
+        channels = {"H2D": 1, "D2H": 1, "D2D": chip.sdma.channels}
+        self._units = {n: simpy.PriorityResource(env, capacity=c) for n, c in channels.items()}
+
+    def copy(self, entry: CopyEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
+        """Run a copy to its end; gives its record."""
+        way = _WAYS[entry.kind]
+        with self._units[way].request(stream.priority) as turn:
+            asked = int(self._env.now)
+            yield turn
+            start = int(self._env.now)
+            stream.waits.queued += start - asked
+            if entry.effect is not None:
+                entry.effect.begin()
+            time = copy_time(self._chip, entry.kind, entry.nbytes, entry.pageable)
+            hbm, moved, written = self._traffic(entry)
+            yield self._env.timeout(time.latency)
+            if entry.nbytes:
+                yield self._shared.kernels.run(time.body, 1, moved, hbm, written)
+            if entry.effect is not None:
+                entry.effect.finish()
+        peak = self._chip.sdma.bandwidth if way == "D2D" else self._chip.pcie.bandwidth
+        bound = "SDMA" if way == "D2D" else "PCIe"
+        floor_ = floor(entry.nbytes / peak * self._chip.clock)
+        end = int(self._env.now)
+        share = min(1.0, floor_ / (end - start)) if end > start else 0.0
+        return OpRecord(
+            name=entry.name,
+            op_type="MEMCPY_ASYNC",
+            kernel=f"MEMCPY_{way}",
+            core_type="SDMA" if way == "D2D" else "PCIE",
+            block_dim=1,
+            stream=stream.number,
+            start=start,
+            end=end,
+            launch=time.latency,
+            pipes={},
+            bytes_hbm=round(hbm),
+            bytes_l2=moved,
+            flops=0,
+            bound=bound,
+            bound_share=share,
+            roofline=floor_,
+            limits={bound: share},
+        )
+
+    def _traffic(self, entry: CopyEntry) -> tuple[float, int, float]:
+        """HBM bytes, bytes in all, and the part of HBM's that is written; L2 follows."""
+        n, l2 = entry.nbytes, self._shared.l2
+        read = float(n) if entry.kind is not CopyKind.H2D else 0.0
+        write = float(n) if entry.kind is not CopyKind.D2H else 0.0
+        if read and entry.source is not None:
+            read -= l2.resident(entry.source, entry.source + n)
+        if write and entry.target is not None:
+            l2.drop(entry.target, entry.target + n)
+        hbm = max(0.0, read) + write
+        moved = n * (2 if entry.kind is CopyKind.D2D else 1)
+        return hbm, moved, write / hbm if hbm else 0.0
+
+    def unit(self, entry: UnitEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
+        """Run work of a DVPP unit to its end; gives its record."""
+        with self._units[entry.unit].request(stream.priority) as turn:
+            asked = int(self._env.now)
+            yield turn
+            start = int(self._env.now)
+            stream.waits.queued += start - asked
+            if entry.effect is not None:
+                entry.effect.begin()
+            moved = sum(n for _, n in (*entry.reads, *entry.writes))
+            stored = sum(n for _, n in entry.writes)
+            for address, n in entry.writes:
+                self._shared.l2.drop(address, address + n)
+            part = stored / moved if moved else 0.0
+            yield self._shared.kernels.run(entry.cycles, 1, moved, moved, part)
+            if entry.effect is not None:
+                entry.effect.finish()
+        end = int(self._env.now)
+        share = min(1.0, entry.cycles / (end - start)) if end > start else 0.0
+        return OpRecord(
+            name=entry.name,
+            op_type=entry.op_type,
+            kernel=entry.unit,
+            core_type="DVPP",
+            block_dim=1,
+            stream=stream.number,
+            start=start,
+            end=end,
+            launch=0,
+            pipes={},
+            bytes_hbm=moved,
+            bytes_l2=moved,
+            flops=0,
+            bound="DVPP",
+            bound_share=share,
+            roofline=entry.cycles,
+            limits={"DVPP": share},
+        )

@@ -1,0 +1,91 @@
+"""Run one executable on a device of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from npusim.chip.spec import ChipSpec
+from npusim.machine.device import Device
+from npusim.machine.functional import FunctionalExecutor
+from npusim.machine.host import HostPlan, HostProcess
+from npusim.machine.loaded import LoadedExecutable
+from npusim.machine.recorder import KeepAll, KeepTotals
+from npusim.machine.tasks import Detail, Watch
+from npusim.program.executable import Executable
+from npusim.timeline import SimulatorSpeed, Timeline, check_timeline
+
+Keep = Literal["full", "summary"]
+
+
+@dataclass(frozen=True)
+class DeviceRun:
+    """A finished run: the timeline and the engine's own speed."""
+
+    timeline: Timeline
+    speed: SimulatorSpeed
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a run. `finished` holds what was over by then, marked as partial."""
+
+    def __init__(self, finished: DeviceRun) -> None:
+        super().__init__("interrupted")
+        self.finished = finished
+
+
+def run_executable(
+    exe: Executable,
+    chip: ChipSpec,
+    executor: FunctionalExecutor | None = None,
+    detail: Detail = "fast",
+    trace: Sequence[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+    watch: Watch | None = None,
+    host: HostPlan | None = None,
+    keep: Keep = "full",
+) -> DeviceRun:
+    """Run an executable to its end.
+
+    Args:
+        executor: computes the tasks as they complete; None for timing only.
+        trace: names of tasks whose core pipes are kept as spans.
+        progress: called with (done, total) after each task.
+        watch: called with every kernel launch and what it finds in memory.
+        host: how often the model runs, and what the host does for it (default: once, nothing).
+        keep: every op, or sums only.
+
+    Raises:
+        DeadlockError: a wait for an event that nobody records, a kernel that does not end.
+        AccountingError: time or bytes do not close. RunInterrupted: Ctrl-C.
+    """
+    started = time.perf_counter()
+    plan = host or HostPlan()
+    recorder = KeepAll() if keep == "full" else KeepTotals()
+    total = len(exe.tasks) * plan.steps
+    tell = None if progress is None else (lambda done: progress(done, total))
+    device = Device(chip, recorder, detail, trace, tell, watch)
+    process = HostProcess(device, LoadedExecutable(exe, executor), plan, keep == "full")
+    try:
+        device.run(exe.name)
+    except KeyboardInterrupt:
+        partial = replace(_timeline(device, process, plan), partial=True)
+        raise RunInterrupted(_finished(device, partial, started)) from None
+    timeline = _timeline(device, process, plan)
+    check_timeline(timeline, chip.hbm_rate, chip.l2_rate)
+    return _finished(device, timeline, started)
+
+
+def _timeline(device: Device, process: HostProcess, plan: HostPlan) -> Timeline:
+    recorder, chip, used = device.recorder, device.chip, process.use()
+    ops, totals = recorder.ops(), recorder.totals()
+    ends = [*(op.end for op in ops), *(t.end for t in totals), used.end if used else 0]
+    return Timeline(
+        chip.name, chip.clock, ops, max(ends), totals=totals, host=used, steps=plan.steps
+    )
+
+
+def _finished(device: Device, timeline: Timeline, started: float) -> DeviceRun:
+    return DeviceRun(timeline, SimulatorSpeed(time.perf_counter() - started, device.events))

@@ -93,15 +93,16 @@ class HostProcess:
         if plan.exec == "eager":
             for step in range(plan.steps):
                 yield from self._step(step)
-                yield from self._wait(f"step {step}")
+                yield from self._wait(f"step {step}", self._device.now)
         else:
             for first in range(0, plan.steps, plan.sink_size):
                 last = min(first + plan.sink_size, plan.steps)
                 if plan.exec is not None:
                     yield from self._spend(self._graph_launch, f"launch {self._loaded.exe.name}")
+                launched = self._device.now
                 yield from self._sink(range(first, last))
                 if plan.exec is not None:
-                    yield from self._wait(f"steps {first} to {last - 1}")
+                    yield from self._wait(f"steps {first} to {last - 1}", launched)
         self._end = self._device.now
 
     def _step(self, step: int) -> Generator[simpy.Event, Any, None]:
@@ -124,9 +125,8 @@ class HostProcess:
             for number, entry in entries:
                 self._device.submit(number, entry)
 
-    def _wait(self, name: str) -> Generator[simpy.Event, Any, None]:
-        """Until all streams are over."""
-        since = self._device.now
+    def _wait(self, name: str, since: int) -> Generator[simpy.Event, Any, None]:
+        """Until all streams are over; the host has waited since a time."""
         for number in self._numbers:
             yield self._device.stream(number).drained()
         yield self._device.env.timeout(self._sync)

@@ -18,6 +18,7 @@ import npusim
 from npusim.cli_ablate import add_ablate
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
+from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
 from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
 from npusim.cli_shared import (
@@ -91,23 +92,29 @@ def _run(args: argparse.Namespace) -> int:
     if notes:
         exe.notes.extend(notes)
     _refuse_unknown_ops(args.trace_op, exe)
+    plan = host_plan(args)
     inputs = None if args.timing_only else api.make_inputs(model)
-    with progress_bars(not args.quiet and sys.stderr.isatty()) as progress:
-        result = api.run(
-            exe,
-            chip,
-            inputs=inputs,
-            timing_only=args.timing_only,
-            tile_level=args.tile_level,
-            detail=args.detail,
-            batch=model.batch,
-            trace_ops=args.trace_op,
-            keep_tensors=args.check_all,
-            progress=progress,
-            options=_options(args),
-        )
-        if checking:
-            result = api.check(model, exe, result, inputs or {}, every_tensor=args.check_all)
+    try:
+        with progress_bars(not args.quiet and sys.stderr.isatty()) as progress:
+            result = api.run(
+                exe,
+                chip,
+                inputs=inputs,
+                timing_only=args.timing_only,
+                tile_level=args.tile_level,
+                detail=args.detail,
+                batch=model.batch,
+                trace_ops=args.trace_op,
+                keep_tensors=args.check_all,
+                progress=progress,
+                options=_options(args),
+                host=plan,
+                keep=args.timeline,
+            )
+            if checking:
+                result = api.check(model, exe, result, inputs or {}, every_tensor=args.check_all)
+    except api.RunInterrupted as stop:
+        return save_partial(stop.result, args)
     terminal = console()
     if args.quiet:
         print_quiet(result, terminal)
@@ -166,6 +173,7 @@ def _options(args: argparse.Namespace) -> dict[str, object]:
         options["disabled passes"] = list(args.disable_pass)
     if args.modify_mixlist:
         options["mixlist"] = str(args.modify_mixlist)
+    options |= exec_options(args)
     if args.shape:
         options["shape"] = [f"{name}={','.join(map(str, dims))}" for name, dims in args.shape]
     return options
@@ -359,6 +367,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
         "--detail", choices=("fast", "full"), default="fast",
         help="fast: identical launches once (default); full: every launch in place",
     )  # fmt: skip
+    add_exec(how)
     _add_outputs(run)
 
 

@@ -80,14 +80,15 @@ class TaskRunner:
         yield self._shared.cores.take(cores, stream.priority)
         start = int(self._env.now) - before
         waits.queued += start - asked
-        seen = home.executor.look(task) if home.executor and self._shared.several else None
+        executor = home.executor if entry.step == 0 else None  # later steps compute the same
+        seen = executor.look(task) if executor and self._shared.several else None
         if launch is None:
             record = yield from self._ai_cpu(entry, stream, start)
         else:
             record = yield from self._ai_core(entry, stream, launch, start)
         self._shared.cores.give(cores)
-        if home.executor is not None:
-            home.executor.execute(task, seen)
+        if executor is not None:
+            executor.execute(task, seen)
         return record
 
     def _known(self, call: KernelCall) -> _Launch:
@@ -125,14 +126,16 @@ class TaskRunner:
             cores = max(launch.cores.values())
             yield self._shared.kernels.run(result.cycles, cores, *moved, written)
         end = int(self._env.now)
-        took = result.cycles == end - start - overhead
-        known = (launch.key, gm, overhead, task.macs, task.flops) if took and not keep else None
-        account = self._accounts.get(known) if known is not None else None
-        result = stretched(result, end - start - overhead)
+        body = end - start - overhead
+        key = None
+        if replayed and result.cycles == body:  # as it was alone: as often before
+            key = (launch.key, gm, overhead, task.macs, task.flops)
+        account = self._accounts.get(key) if key is not None else None
+        result = stretched(result, body)
         if account is None:
             account = make_account(task, self._chip, result, end - start, overhead)
-        if known is not None:
-            self._accounts[known] = account
+            if key is not None:
+                self._accounts[key] = account
         when = (start, overhead, end)
         return make_record(entry, self._chip, result, account, when, stream.waits, replayed)
 

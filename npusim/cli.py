@@ -200,6 +200,7 @@ def _with_spans(
         batch=result.batch,
         trace_ops=(on_cores[0].name,),
         options=result.options,
+        host=host_plan(args),
     )
 
 

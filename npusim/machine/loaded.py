@@ -9,6 +9,7 @@ import simpy
 
 from npusim.machine.entries import Entry, Range, RecordEntry, TaskEntry, WaitEntry
 from npusim.machine.functional import FunctionalExecutor
+from npusim.machine.gm import Footprint
 from npusim.program.executable import Executable, Task
 
 
@@ -21,12 +22,14 @@ class LoadedExecutable:
         base: device address of the plan's start.
         moved: buffers that are elsewhere, by name (a model's inputs and outputs in memory of the
             caller's): their device addresses.
+        footprints: of launches, by task; made as they are needed.
     """
 
     exe: Executable
     executor: FunctionalExecutor | None = None
     base: int = 0
     moved: Mapping[str, int] = field(default_factory=dict)
+    footprints: dict[str, Footprint] = field(default_factory=dict, init=False, repr=False)
     _ranges: dict[str, Range] = field(default_factory=dict, init=False, repr=False)
 
     def range(self, name: str) -> Range:

@@ -17,7 +17,7 @@ import simpy
 from npusim.chip.spec import ChipSpec
 from npusim.machine.core import SharedMemory
 from npusim.machine.entries import TaskEntry
-from npusim.machine.gm import GmState, visit
+from npusim.machine.gm import GmState, footprint, visit
 from npusim.machine.launch import LaunchResult, launch_result, start_blocks, time_launch
 from npusim.machine.record import LaunchAccount, UnitWork, make_record, stretched, unit_record
 from npusim.machine.record import account as make_account
@@ -171,11 +171,15 @@ class TaskRunner:
 
     def _memory_state(self, entry: TaskEntry, call: KernelCall) -> GmState:
         """HBM share of every operand, by what is in L2 at its address."""
-        task = entry.task
-        names = (*task.inputs, *task.outputs)
-        own = [i for i in call.plan.traffic if i < len(names)]  # not workspace
-        ranges = {i: entry.home.range(names[i]) for i in own}
-        return visit(self._shared.l2, call.plan, len(task.inputs), ranges)
+        task, home = entry.task, entry.home
+        found = home.footprints.get(task.name)
+        if found is None:
+            names = (*task.inputs, *task.outputs)
+            own = [i for i in call.plan.traffic if i < len(names)]  # not workspace
+            ranges = {i: home.range(names[i]) for i in own}
+            found = footprint(call.plan, len(task.inputs), ranges)
+            home.footprints[task.name] = found
+        return visit(self._shared.l2, found)
 
     # -- AI CPU ------------------------------------------------------------------------------
 

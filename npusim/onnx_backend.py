@@ -1,0 +1,93 @@
+"""npusim as an ONNX backend: `backend.prepare(model).run(inputs)`, as `onnx.backend.base` has it.
+
+    import npusim.onnx_backend as backend
+    outputs = backend.run_model(model, [x])
+
+A device is a chip: "ascend910b2", or "CPU" and "CUDA", which the test suite names, for the default
+chip. Numbers are computed in the model's own types (`must_keep_origin_dtype`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+
+from npusim import api
+from npusim.chip import load_chip
+from npusim.chip.spec import ChipSpec
+from npusim.compiler import CompileOptions
+from npusim.frontends.onnx_import import load_onnx
+from npusim.program.executable import Executable
+from npusim.timeline import RunResult
+
+DEFAULT_CHIP = "ascend910b2"  #: its cube takes float32
+PRECISION = "must_keep_origin_dtype"
+
+
+class NpusimRep(BackendRep):
+    """A model compiled for a chip.
+
+    Attributes:
+        executable: what it was compiled to.
+        result: the last run: its timeline beside its outputs. None before the first.
+    """
+
+    def __init__(self, executable: Executable, chip: ChipSpec) -> None:
+        self.executable, self.chip = executable, chip
+        self.result: RunResult | None = None
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Outputs of the model, in its order, as a named tuple.
+
+        Args:
+            inputs: arrays in the order of the model's inputs, or by name.
+
+        Raises:
+            ModelError: inputs that do not fit.
+        """
+        del kwargs  # part of the interface; none is known
+        names = self.executable.inputs
+        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
+        arrays = {name: np.asarray(value) for name, value in given.items()}
+        self.result = api.run(self.executable, self.chip, inputs=arrays)
+        outputs = [self.result.outputs[name] for name in self.executable.outputs]
+        return namedtupledict("Outputs", self.executable.outputs)(*outputs)
+
+
+class NpusimBackend(Backend):
+    """The backend interface."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> NpusimRep:
+        """Check and compile a model.
+
+        Raises:
+            UnsupportedError: names the node and what is missing. ModelError, GraphError: a model
+                that cannot be read, or whose shapes are not known.
+        """
+        super().prepare(model, device, **kwargs)
+        chip = load_chip(_chip(device))
+        options = CompileOptions(PRECISION)
+        return NpusimRep(api.compile_graph(load_onnx(model), chip, options=options), chip)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """True for a chip's name, and for "CPU" and "CUDA"."""
+        from npusim.chip import list_chips
+
+        return _chip(device) in list_chips()
+
+
+def _chip(device: str) -> str:
+    name = device.split(":")[0]
+    return DEFAULT_CHIP if name in ("CPU", "CUDA") else name
+
+
+prepare = NpusimBackend.prepare
+run_model = NpusimBackend.run_model
+supports_device = NpusimBackend.supports_device
+backend: type[Backend] = NpusimBackend

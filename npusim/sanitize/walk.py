@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import GeneratorType
 from typing import Any
 
 from npusim.program.isa import N_PIPES, Instr, Kind, Pipe
@@ -310,10 +309,10 @@ class BlockWalk:
 
 
 def frames_of(program: Any) -> Frames:
-    """Where the generators of a program stand: outermost first."""
+    """Where the generators of a program stand, outermost first; nothing for other iterators."""
     frames = []
-    while isinstance(program, GeneratorType) and program.gi_frame is not None:
-        frames.append((program.gi_code.co_filename, program.gi_frame.f_lineno))
+    while (frame := getattr(program, "gi_frame", None)) is not None:
+        frames.append((frame.f_code.co_filename, frame.f_lineno))
         program = program.gi_yieldfrom
     return tuple(frames)
 

@@ -16,7 +16,7 @@ from npusim.timeline import TensorCheck
 TOP = [
     "npusim_version", "chip", "workload", "batch", "precision", "options", "total_cycles",
     "total_time_us", "throughput_per_s", "achieved_tflops", "achieved_gbps", "ops", "memory",
-    "check", "simulator",
+    "check", "sanitizer", "simulator",
 ]  # fmt: skip
 OP = [
     "name", "op_type", "kernel", "core_type", "block_dim", "start_us", "duration_us", "bound",

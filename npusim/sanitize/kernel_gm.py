@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from npusim.program.access import Access, Mode
 from npusim.program.region import GM, Region
 from npusim.sanitize.findings import Finding, FindingKind, Findings, Side
 from npusim.sanitize.kernel_races import Spaces
-from npusim.sanitize.overlap import Runs, merged, runs
+from npusim.sanitize.overlap import Runs, merged, runs, shared_bytes
 from npusim.sanitize.walk import Step, side
 
 _VERB = {Mode.READ: "reads", Mode.WRITE: "writes", Mode.ADD: "adds to"}
@@ -51,6 +52,16 @@ class _Touched:
         raise AssertionError("bytes that nobody touches")
 
 
+class _Note(NamedTuple):
+    """One access to an operand that the launch writes."""
+
+    region: Region
+    mode: Mode
+    block: int
+    phase: int
+    who: Side
+
+
 class GmTracker:
     """Visits the instructions of all blocks of a launch, phase by phase.
 
@@ -73,7 +84,8 @@ class GmTracker:
         self._where, self._spaces, self._sizes = where, spaces, sizes
         self._findings = findings
         self._touched: dict[tuple[int, Mode], dict[int, _Touched]] = {}  # of this phase
-        self._order: dict[int, list[tuple[Region, Mode, int, Side]]] = {}  # of the launch
+        self._order: dict[int, list[_Note]] = {}  # of the launch
+        self._phase = 0
         self.block = 0  #: the block whose instructions come now
 
     def __call__(self, step: Step, accesses: list[Access]) -> None:
@@ -94,7 +106,8 @@ class GmTracker:
             mine.regions.append(region)
             mine.sides.append(who)
             if access.region.operand == operand:  # an operand that lies there is initialised
-                self._order.setdefault(operand, []).append((region, mode, self.block, who))
+                note = _Note(region, mode, self.block, self._phase, who)
+                self._order.setdefault(operand, []).append(note)
 
     def end_phase(self) -> None:
         """All blocks have run: compare what they touched."""
@@ -105,30 +118,32 @@ class GmTracker:
                 if a and b and len(a.keys() | b.keys()) > 1:
                     self._compare(operand, kind, a, b)
         self._touched.clear()
+        self._phase += 1
 
     def end_launch(self) -> None:
         """Loads of what nothing stored; `end_phase` has seen to the order within a phase."""
         for operand, accesses in self._order.items():
-            if all(mode is not Mode.READ for _, mode, _, _ in accesses):
+            if all(note.mode is not Mode.READ for note in accesses):
                 continue
             state = np.zeros(self._sizes[operand], np.uint8)
-            for region, mode, block, who in accesses:
-                for start, end in zip(*runs(region), strict=True):
-                    if mode is not Mode.READ:
+            for note in accesses:
+                for start, end in zip(*runs(note.region), strict=True):
+                    if note.mode is not Mode.READ:
                         state[start:end] = 1
                     elif not state[start:end].all():
                         gaps = np.flatnonzero(state[start:end] == 0) + int(start)
-                        self._unwritten(operand, block, who, int(gaps[0]), int(gaps[-1]) + 1)
+                        if not _stored_beside(accesses, note):  # a race, as reported
+                            self._unwritten(operand, note, int(gaps[0]), int(gaps[-1]) + 1)
                         break
 
-    def _unwritten(self, operand: int, block: int, who: Side, lo: int, hi: int) -> None:
+    def _unwritten(self, operand: int, note: _Note, lo: int, hi: int) -> None:
         name = self._spaces.watched[operand]
         self._findings.add(
             Finding(
                 FindingKind.UNINITIALISED,
-                f"{self._where}, block {block}",
+                f"{self._where}, block {note.block}",
                 None,
-                who,
+                note.who,
                 name,
                 lo,
                 hi - lo,
@@ -175,10 +190,21 @@ class GmTracker:
             for lo, hi in zip(*touched.bytes(), strict=True):
                 other = (owner[lo:hi] >= 0) & (stored[lo:hi] != values[lo:hi])
                 if other.any():
-                    at = lo + np.flatnonzero(other)
-                    return (int(owner[at[0]]), block), (int(at[0]), int(at[-1]) + 1)
+                    first = int(owner[lo + np.flatnonzero(other)[0]])
+                    at = lo + np.flatnonzero(owner[lo:hi] == first)
+                    return (first, block), (int(at[0]), int(at[-1]) + 1)
                 owner[lo:hi], stored[lo:hi] = block, values[lo:hi]
         return None
+
+
+def _stored_beside(accesses: list[_Note], load: _Note) -> bool:
+    """Whether another block of the phase stores some of what a load reads."""
+    return any(
+        note.mode is not Mode.READ
+        and (note.phase == load.phase and note.block != load.block)
+        and shared_bytes(note.region, load.region) is not None
+        for note in accesses
+    )
 
 
 def _first_meeting(

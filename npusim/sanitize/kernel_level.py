@@ -121,6 +121,7 @@ class _Launch:
         inputs, outputs = len(args.inputs), len(args.outputs)
         self._operands = {i: o.nbytes for i, o in enumerate(args.operands) if o is not None}
         names = {inputs + i: f"GM operand {inputs + i} (output {i})" for i in range(outputs)}
+        self._inputs = {i: f"GM operand {i} (input {i})" for i in range(inputs)}
         for i, nbytes in enumerate(plan.workspace):
             self._operands[inputs + outputs + i] = nbytes
             names[inputs + outputs + i] = f"GM operand {inputs + outputs + i} (workspace {i})"
@@ -143,9 +144,12 @@ class _Launch:
         where = f"{self._name}, block {block}"
         if self._plan.phases > 1:
             where += f", phase {phase}"
-
         memory = MemoryChecker(
-            where, buffer_sizes(self._chip), self._operands, self._operand, self._findings
+            where,
+            buffer_sizes(self._chip),
+            self._operands,
+            {**self._inputs, **self._names},
+            self._findings,
         )
 
         def checks(cores: int) -> list[Check]:
@@ -218,6 +222,3 @@ class _Launch:
 
     def _spaces(self, cores: int) -> Spaces:
         return Spaces(cores, self._names, self._aliases)
-
-    def _operand(self, index: int) -> str:
-        return self._names.get(index, f"GM operand {index}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
@@ -34,8 +32,8 @@ class MemoryChecker:
     """Visits the instructions of one block (see `BlockWalk`).
 
     Args:
-        sizes: of the buffers, and operand → bytes for GM.
-        name: the name of a GM operand.
+        sizes: of the buffers; operands: of GM.
+        names: of the GM operands.
 
     Attributes:
         uninitialised: bytes of a buffer are read that nothing wrote: see `kernel_values` for
@@ -47,11 +45,11 @@ class MemoryChecker:
         where: str,
         sizes: dict[str, int],
         operands: dict[int, int],
-        name: Callable[[int], str],
+        names: dict[int, str],
         findings: Findings,
     ) -> None:
         self._where, self._sizes, self._operands = where, sizes, operands
-        self._name, self._findings = name, findings
+        self._names, self._findings = names, findings
         self.uninitialised = False
         self._written: dict[tuple[int, str], np.ndarray] = {}
         self._known: set[tuple[int, str, Key]] = set()  #: regions seen to be written
@@ -84,7 +82,7 @@ class MemoryChecker:
         return False
 
     def _check_alignment(self, step: Step, access: Access) -> None:
-        """Of what is moved by blocks or fractals; vector lanes and single values may be anywhere."""
+        """Of what moves by blocks or fractals; vector lanes and single values may be anywhere."""
         r, pipe = access.region, step.actor[1]
         unit = FRACTAL if r.space in _CUBE else BLOCK
         anywhere = r.space == GM or r.size == 1 or (r.space == "UB" and pipe == Pipe.V)
@@ -125,7 +123,7 @@ class MemoryChecker:
     # -- reports ---------------------------------------------------------------------------
 
     def _space(self, r: Region) -> str:
-        return self._name(r.operand) if r.space == GM else r.space
+        return self._names[r.operand] if r.space == GM else r.space
 
     def _report(
         self,

@@ -41,6 +41,10 @@ class _Bytes:
         """The numpy view of a region."""
         return region.view(self.raw(region))
 
+    def holds(self, region: Region) -> bool:
+        """Whether a region is within its memory."""
+        return not region.size or (region.offset >= 0 and region.end() <= self.raw(region).size)
+
 
 @dataclass(frozen=True)
 class _Origin:
@@ -115,6 +119,8 @@ class ValueChecker:
         core = self._cores.get(step.actor[0])
         if core is None:
             core = self._cores[step.actor[0]] = _Core(self._sizes, self._gms)
+        if not all(core.a.holds(region) for region, _ in accesses):
+            return  # out of bounds: a finding of its own
         origin = 0
         for region, mode in accesses:
             if region.space != GM and mode is not Mode.WRITE and region.size:

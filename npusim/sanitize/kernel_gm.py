@@ -15,11 +15,11 @@ import numpy as np
 from npusim.program.access import Access, Mode
 from npusim.program.region import GM, Region
 from npusim.sanitize.findings import Finding, FindingKind, Findings, Side
+from npusim.sanitize.kernel_memory import out_of_bounds
 from npusim.sanitize.kernel_races import Spaces
 from npusim.sanitize.overlap import Runs, merged, runs, shared_bytes
-from npusim.sanitize.walk import Step, side
+from npusim.sanitize.walk import VERBS, Step, side
 
-_VERB = {Mode.READ: "reads", Mode.WRITE: "writes", Mode.ADD: "adds to"}
 #: Modes that no two blocks may mix on the same bytes, and the race that it is.
 _PAIRS = (
     (Mode.WRITE, Mode.WRITE, FindingKind.WAW),
@@ -67,7 +67,7 @@ class GmTracker:
 
     Args:
         where: the kernel; spaces: which operands are watched.
-        sizes: operand → bytes.
+        sizes: operand → bytes; names: operand → its name in findings.
         values: (block, operand) → the operand's bytes as the block leaves them: blocks may store
             the same numbers to the same place.
     """
@@ -77,10 +77,11 @@ class GmTracker:
         where: str,
         spaces: Spaces,
         sizes: dict[int, int],
+        names: dict[int, str],
         values: Callable[[int, int], np.ndarray],
         findings: Findings,
     ) -> None:
-        self._values = values
+        self._names, self._values = names, values
         self._where, self._spaces, self._sizes = where, spaces, sizes
         self._findings = findings
         self._touched: dict[tuple[int, Mode], dict[int, _Touched]] = {}  # of this phase
@@ -91,16 +92,25 @@ class GmTracker:
     def __call__(self, step: Step, accesses: list[Access]) -> None:
         """Note an instruction's accesses to operands that the launch writes."""
         for access in accesses:
-            if access.region.space != GM:
+            if access.region.space != GM or not access.region.size:
+                continue
+            operand = access.region.operand
+            out = out_of_bounds(
+                f"{self._where}, block {self.block}",
+                step,
+                access,
+                self._names.get(operand, f"GM operand {operand} (absent)"),
+                self._sizes.get(operand, 0),
+            )
+            if out is not None:
+                self._findings.add(out)
                 continue
             place = self._spaces.find(step.actor[0], access.region)
-            if place is None or not access.region.size:
+            if place is None:
                 continue
             (_, _, operand), region = place
-            if region.offset < 0 or region.end() > self._sizes[operand]:
-                continue  # reported where it is executed
             mode = access.mode
-            who = side(step, _VERB[mode])
+            who = side(step, VERBS[mode])
             blocks = self._touched.setdefault((operand, mode), {})
             mine = blocks.setdefault(self.block, _Touched())
             mine.regions.append(region)

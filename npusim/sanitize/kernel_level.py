@@ -101,7 +101,7 @@ def sanitize_launch(
     """Check one kernel launch: races, flags, uninitialised reads, bounds, alignment.
 
     One block of every class of identical blocks is walked in full; all blocks are walked for what
-    they do to GM, up to `ALL_BLOCKS` instructions.
+    they do to GM, up to `ALL_BLOCKS` instructions (beyond: one of every class, and the last).
 
     Args:
         aliases: input → (output that lies in its place, byte offset of the input in it).
@@ -135,8 +135,8 @@ class _Launch:
             for phase in range(plan.phases):
                 total += alike * self._check_block(block, phase)
         every = total <= ALL_BLOCKS
-        blocks = range(plan.block_dim) if every else [block for block, _ in plan.classes]
-        self._compare_blocks(blocks, every)
+        some = sorted({block for block, _ in plan.classes} | {plan.block_dim - 1})
+        self._compare_blocks(range(plan.block_dim) if every else some, every)
         return self._findings.all
 
     def _check_block(self, block: int, phase: int) -> int:
@@ -144,13 +144,7 @@ class _Launch:
         where = f"{self._name}, block {block}"
         if self._plan.phases > 1:
             where += f", phase {phase}"
-        memory = MemoryChecker(
-            where,
-            buffer_sizes(self._chip),
-            self._operands,
-            {**self._inputs, **self._names},
-            self._findings,
-        )
+        memory = MemoryChecker(where, buffer_sizes(self._chip), self._findings)
 
         def checks(cores: int) -> list[Check]:
             return [RaceDetector(where, self._spaces(cores), self._findings), memory]
@@ -176,7 +170,10 @@ class _Launch:
         def values(block: int, operand: int) -> np.ndarray:
             return self._compute(block, phase, self._name, Findings()).gm[operand]
 
-        tracker = GmTracker(self._name, self._spaces(1), self._operands, values, self._findings)
+        names = {**self._inputs, **self._names}
+        tracker = GmTracker(
+            self._name, self._spaces(1), self._operands, names, values, self._findings
+        )
         for phase in range(self._plan.phases):
             for block in blocks:
                 tracker.block = block

@@ -1,4 +1,4 @@
-"""Memory that one block misuses: bytes out of bounds, alignment, reads of bytes never written."""
+"""Buffers that one block misuses: bytes out of bounds, alignment, reads of bytes never written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from npusim.program.isa import Pipe
 from npusim.program.region import GM, Region
 from npusim.sanitize.findings import Finding, FindingKind, Findings
 from npusim.sanitize.overlap import Key, key_of
-from npusim.sanitize.walk import Step, side
+from npusim.sanitize.walk import VERBS, Step, side
 
 BLOCK, FRACTAL = 32, 512  #: bytes: DMA moves 32 B blocks of UB and L1, the cube reads fractals
 _CUBE = ("L0A", "L0B", "L0C")
@@ -32,8 +32,7 @@ class MemoryChecker:
     """Visits the instructions of one block (see `BlockWalk`).
 
     Args:
-        sizes: of the buffers; operands: of GM.
-        names: of the GM operands.
+        sizes: of the buffers.
 
     Attributes:
         uninitialised: bytes of a buffer are read that nothing wrote: see `kernel_values` for
@@ -44,56 +43,50 @@ class MemoryChecker:
         self,
         where: str,
         sizes: dict[str, int],
-        operands: dict[int, int],
-        names: dict[int, str],
         findings: Findings,
     ) -> None:
-        self._where, self._sizes, self._operands = where, sizes, operands
-        self._names, self._findings = names, findings
+        self._where, self._sizes, self._findings = where, sizes, findings
         self.uninitialised = False
         self._written: dict[tuple[int, str], np.ndarray] = {}
         self._known: set[tuple[int, str, Key]] = set()  #: regions seen to be written
 
     def __call__(self, step: Step, accesses: list[Access]) -> None:
         """Check an instruction, and remember what it writes."""
-        sound = [a for a in accesses if a.region.size and self._within(step, a)]
+        here = [a for a in accesses if a.region.size and a.region.space != GM]
+        sound = [a for a in here if self._within(step, a)]
         for access in sound:
             self._check_alignment(step, access)
-            # The sums of the cube are read before they are written; GM's stay from before.
-            if access.region.space != GM and access.mode is not Mode.WRITE:
+            if access.mode is not Mode.WRITE:  # sums are read before they are written
                 self._check_written(step.actor[0], access.region)
         for access in sound:
-            if access.region.space != GM and access.mode is not Mode.READ:
+            if access.mode is not Mode.READ:
                 self._write(step.actor[0], access.region)
 
     def _within(self, step: Step, access: Access) -> bool:
-        r = access.region
-        size = self._operands.get(r.operand, 0) if r.space == GM else self._sizes[r.space]
-        if r.offset >= 0 and r.end() <= size:
-            return True
-        past = max(r.offset, size) if r.offset >= 0 else r.offset
-        self._report(
-            FindingKind.OUT_OF_BOUNDS,
-            step,
-            access,
-            (past, r.end() - past if r.offset >= 0 else -r.offset),
-            f"bytes within the {size} B of {self._space(r)}",
-        )
-        return False
+        space = access.region.space
+        found = out_of_bounds(self._where, step, access, space, self._sizes[space])
+        if found is not None:
+            self._findings.add(found)
+        return found is None
 
     def _check_alignment(self, step: Step, access: Access) -> None:
         """Of what moves by blocks or fractals; vector lanes and single values may be anywhere."""
         r, pipe = access.region, step.actor[1]
         unit = FRACTAL if r.space in _CUBE else BLOCK
-        anywhere = r.space == GM or r.size == 1 or (r.space == "UB" and pipe == Pipe.V)
+        anywhere = r.size == 1 or (r.space == "UB" and pipe == Pipe.V)
         if anywhere or r.offset % unit == 0:
             return
-        self._report(
-            FindingKind.MISALIGNED,
-            step,
-            access,
-            (r.offset, r.end() - r.offset),
-            f"an offset that is a multiple of {unit} B",
+        self._findings.add(
+            Finding(
+                FindingKind.MISALIGNED,
+                self._where,
+                None,
+                side(step, VERBS[access.mode]),
+                r.space,
+                r.offset,
+                r.end() - r.offset,
+                f"an offset that is a multiple of {unit} B",
+            )
         )
 
     # -- initialisation --------------------------------------------------------------------
@@ -120,23 +113,23 @@ class MemoryChecker:
             _words(r, self._bytes(core, r.space))[...] = -1
             self._known.add(key)
 
-    # -- reports ---------------------------------------------------------------------------
 
-    def _space(self, r: Region) -> str:
-        return self._names[r.operand] if r.space == GM else r.space
-
-    def _report(
-        self,
-        kind: FindingKind,
-        step: Step,
-        access: Access,
-        extent: tuple[int, int],
-        missing: str,
-    ) -> None:
-        verb = "reads" if access.mode is Mode.READ else "writes"
-        space = self._space(access.region)
-        here = side(step, verb)
-        self._findings.add(Finding(kind, self._where, None, here, space, *extent, missing))
+def out_of_bounds(where: str, step: Step, access: Access, space: str, size: int) -> Finding | None:
+    """What is wrong with an access that leaves a memory of `size` bytes; None when it does not."""
+    r = access.region
+    if r.offset >= 0 and r.end() <= size:
+        return None
+    start, end = (max(r.offset, size), r.end()) if r.offset >= 0 else (r.offset, 0)
+    return Finding(
+        FindingKind.OUT_OF_BOUNDS,
+        where,
+        None,
+        side(step, VERBS[access.mode]),
+        space,
+        start,
+        end - start,
+        f"bytes within the {size} B of {space}",
+    )
 
 
 def _words(r: Region, memory: np.ndarray) -> np.ndarray:

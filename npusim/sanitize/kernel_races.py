@@ -21,9 +21,8 @@ from npusim.program.isa import Kind, Pipe
 from npusim.program.region import GM, Region
 from npusim.sanitize.findings import Finding, FindingKind, Findings
 from npusim.sanitize.overlap import Key, key_of, shared_bytes
-from npusim.sanitize.walk import Actor, Step, side
+from npusim.sanitize.walk import VERBS, Actor, Step, side
 
-_VERB = {Mode.READ: "reads", Mode.WRITE: "writes", Mode.ADD: "adds to"}
 _NEVER = 1 << 62  #: a GM transfer is complete when a flag says so
 
 
@@ -132,8 +131,8 @@ class RaceDetector:
             Finding(
                 kind,
                 self._where,
-                side(entry.step, _VERB[modes[0]]),
-                side(step, _VERB[modes[1]]),
+                side(entry.step, VERBS[modes[0]]),
+                side(step, VERBS[modes[1]]),
                 self._spaces.name(space),
                 *shared,
                 _missing(entry.step, step),

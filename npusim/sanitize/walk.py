@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from npusim.program.access import Mode
 from npusim.program.isa import N_PIPES, Instr, Kind, Pipe
 from npusim.sanitize.clocks import VectorClock
 from npusim.sanitize.findings import Finding, FindingKind, Side
@@ -23,6 +24,8 @@ Actor = tuple[int, int]  #: core of the block, pipe
 Frames = tuple[tuple[str, int], ...]  #: file and line of every generator, outermost first
 Flag = tuple[int, int, int]
 
+#: What an access does, in findings.
+VERBS = {Mode.READ: "reads", Mode.WRITE: "writes", Mode.ADD: "adds to"}
 #: Files of the language, whose lines say little about where a kernel issued an instruction.
 _LANGUAGE = ("queues.py", "lang.py", "lang_vector.py", "cross_core.py")
 

@@ -127,22 +127,6 @@ def dropped(which: Callable[[Instr], bool], first: int = 0, last: int = 1 << 30)
     return mutate
 
 
-def early(which: Callable[[Instr], bool]) -> Mutation:
-    """Instructions of a kind come one instruction of their pipe too early."""
-    held: dict[int, Instr] = {}
-
-    def mutate(ins: Instr) -> list[Instr]:
-        before = held.pop(ins.pipe, None)
-        if before is not None:
-            return [ins, before] if which(ins) else [before, *mutate(ins)]
-        if ins.kind >= Kind.SET:
-            return [ins]
-        held[ins.pipe] = ins
-        return []
-
-    return mutate
-
-
 def without_barriers(ins: Instr) -> list[Instr]:
     """No pipe barriers."""
     ins.serial = False
@@ -205,6 +189,21 @@ def shrink_allocations(monkeypatch: pytest.MonkeyPatch, space: str, nbytes: int)
 
 
 # -- launches --------------------------------------------------------------------------------
+
+
+def early(which: Callable[[Instr], bool]) -> Callable[[list[Instr]], list[Instr]]:
+    """Instructions of a kind come before the last instruction of their pipe."""
+
+    def reorder(program: list[Instr]) -> list[Instr]:
+        out: list[Instr] = []
+        for ins in program:
+            at = len(out)
+            if which(ins):
+                at = max((i for i, x in enumerate(out) if x.pipe == ins.pipe), default=at)
+            out.insert(at, ins)
+        return out
+
+    return reorder
 
 
 def _launch(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -91,9 +92,45 @@ class Launch:
         for module in (kernel_level, launching):
             monkeypatch.setattr(module, "get_kernel", lambda name: Broken)
 
-    def findings(self) -> list[Finding]:
-        """What the sanitizer says."""
-        return sanitize_launch(self.chip, self.kernel, self.args, self.plan)
+    def reordered(
+        self, monkeypatch: pytest.MonkeyPatch, reorder: Callable[[list[Instr]], list[Instr]]
+    ) -> None:
+        """From here on, the instructions of every core come in another order."""
+        real = get_kernel(self.kernel)
+
+        class Broken(real):  # type: ignore[valid-type, misc]
+            @classmethod
+            def members(cls, *args: Any, **named: Any) -> list[Member]:
+                return [
+                    Member(m.context, iter(reorder(list(m.program))), m.count)
+                    for m in real.members(*args, **named)
+                ]
+
+        monkeypatch.setattr(kernel_level, "get_kernel", lambda name: Broken)
+
+    def in_one_phase(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """From here on, a block runs the programs of all phases without SyncAll between."""
+        real, phases = get_kernel(self.kernel), self.plan.phases
+
+        class Broken(real):  # type: ignore[valid-type, misc]
+            @classmethod
+            def members(
+                cls, args: KernelArgs, chip: ChipSpec, plan: Plan, block: int, phase: int,
+                functional: bool,
+            ) -> list[Member]:  # fmt: skip
+                parts = [
+                    real.members(args, chip, plan, block, i, functional) for i in range(phases)
+                ]
+                assert all(len(members) == 1 for members in parts)
+                program = chain(*(members[0].program for members in parts))
+                return [Member(parts[0][0].context, program)]
+
+        monkeypatch.setattr(kernel_level, "get_kernel", lambda name: Broken)
+
+    def findings(self, phases: int | None = None) -> list[Finding]:
+        """What the sanitizer says (with another number of phases)."""
+        plan = self.plan if phases is None else replace(self.plan, phases=phases)
+        return sanitize_launch(self.chip, self.kernel, self.args, plan)
 
     def outputs(self) -> list[np.ndarray]:
         """The numbers at tile level, in simulated time."""
@@ -232,16 +269,22 @@ def matmul(chip: str, m: int = 100, k: int = 200, n: int = 90) -> Launch:
     return _launch(chip, "MatMul", "MatMul", [a, b], y)
 
 
+def matmul_nd(chip: str) -> Launch:
+    """Operands as they come, zero-filled where the last fractal of K is not full."""
+    a, b, y = (OperandSpec(s, F16) for s in ((50, 70), (70, 90), (50, 90)))
+    return _launch(chip, "MatMul", "MatMul", [a, b], y)
+
+
 def conv(chip: str) -> Launch:
     """img2col."""
-    x = OperandSpec((1, 40, 20, 20), F16, Layout.NC1HWC0)
+    x = OperandSpec((1, 40, 12, 12), F16, Layout.NC1HWC0)
     w = OperandSpec((50, 40, 3, 3), F16, Layout.FRACTAL_Z)
-    y = OperandSpec((1, 50, 20, 20), F16, Layout.NC1HWC0)
+    y = OperandSpec((1, 50, 12, 12), F16, Layout.NC1HWC0)
     return _launch(chip, "Conv2D", "Conv", [x, w], y, group=1, strides=(1, 1), pads=(1,) * 4,
                    dilations=(1, 1))  # fmt: skip
 
 
 def norm(chip: str) -> Launch:
     """Statistics, parameters kept in UB."""
-    x, g = OperandSpec((300, 200), F16), OperandSpec((200,), F16)
+    x, g = OperandSpec((40, 200), F16), OperandSpec((200,), F16)
     return _launch(chip, "Norm", "LayerNormalization", [x, g, g], x, axis=-1, epsilon=1e-5)

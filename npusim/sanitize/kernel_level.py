@@ -11,6 +11,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.errors import KernelError
 from npusim.program.access import Access
 from npusim.program.executable import Buffer, Executable, KernelCall, Task
+from npusim.program.isa import Kind
 from npusim.program.kernel import KernelArgs, KernelDef, Plan, get_kernel
 from npusim.sanitize.findings import Finding, FindingKind, Findings
 from npusim.sanitize.kernel_gm import GmTracker
@@ -177,18 +178,26 @@ class _Launch:
         for phase in range(self._plan.phases):
             for block in blocks:
                 tracker.block = block
-                self._walk(block, phase, f"{self._name}, block {block}", lambda _: [tracker])
+                self._walk(
+                    block, phase, f"{self._name}, block {block}", lambda _: [tracker], gm=True
+                )
             tracker.end_phase()
         if complete:
             tracker.end_launch()
 
     def _walk(
-        self, block: int, phase: int, where: str, checks: Callable[[int], list[Check]]
+        self,
+        block: int,
+        phase: int,
+        where: str,
+        checks: Callable[[int], list[Check]],
+        gm: bool = False,
     ) -> BlockWalk | None:
         """Execute a block's programs; None when the kernel itself refuses to build one.
 
         Args:
             checks: number of cores → what looks at every instruction.
+            gm: only at transfers between GM and a core.
         """
         try:
             members = self._kernel.members(
@@ -200,7 +209,7 @@ class _Launch:
             )
 
             def visit(step: Step) -> None:
-                if step.ins.effect is not None:
+                if step.ins.effect is not None and (not gm or step.ins.kind == Kind.GM):
                     accesses = step.ins.effect.accesses()
                     for check in looking:
                         check(step, accesses)

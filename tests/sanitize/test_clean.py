@@ -16,19 +16,33 @@ CHIPS = {n: load_chip(n) for n in ("toy", "ascend910a", "ascend910b2", "ascend31
 
 @pytest.mark.parametrize("name", sorted(MAKERS))
 def test_random_launches(name: str) -> None:
-    """On each chip the first launch of a row of seeds that the kernel takes."""
+    """On the toy and another chip, the first launch of a row of seeds that the kernel takes.
+
+    `python tests/sanitize/test_clean.py 100` draws 100 launches of each kernel.
+    """
+    other = list(CHIPS)[1 + sorted(MAKERS).index(name) % (len(CHIPS) - 1)]
+    seeds = range(20)
+    assert check_random(name, ["toy", other], seeds, 1) or check_random(name, list(CHIPS), seeds, 1)
+
+
+def check_random(name: str, chips: list[str], seeds: range, enough: int) -> int:
+    """Launches checked: at most `enough` on each chip."""
     checked = 0
-    for chip in CHIPS.values():
-        for seed in range(20):
+    for chip in chips:
+        here = 0
+        for seed in seeds:
             rng = Random(seed)
-            args = MAKERS[name](rng, 8)
-            plan = random_plan(rng, name, args, chip)
-            if plan is not None:
-                checked += 1
-                found = sanitize_launch(chip, name, args, plan)
-                assert not found, "\n".join(map(str, found))
+            args = MAKERS[name](rng, rng.choice([8, 8, 16]))
+            plan = random_plan(rng, name, args, CHIPS[chip])
+            if plan is None:
+                continue
+            found = sanitize_launch(CHIPS[chip], name, args, plan)
+            assert not found, "\n".join(map(str, found))
+            here += 1
+            if here == enough:
                 break
-    assert checked
+        checked += here
+    return checked
 
 
 @pytest.mark.parametrize(
@@ -53,3 +67,11 @@ def test_models(model: str, chip: str) -> None:
     assert str(report) == (
         f"sanitizer: {report.launches} launches of {report.kernels} kernels checked, no findings"
     )
+
+
+if __name__ == "__main__":
+    import sys
+
+    count = int(sys.argv[1])
+    for kernel in sorted(MAKERS):
+        print(kernel, check_random(kernel, list(CHIPS), range(3 * count), count))

@@ -37,6 +37,7 @@ from npusim.timeline import MemoryUse, RunResult, TensorCheck
 
 if TYPE_CHECKING:
     from npusim.explore.tiling_search import TilingSearch
+    from npusim.sanitize import SanitizeReport
 
 __all__ = [
     "HostPlan",
@@ -51,6 +52,7 @@ __all__ = [
     "load_model",
     "make_inputs",
     "run",
+    "sanitize",
     "search_tilings",
 ]
 
@@ -161,6 +163,15 @@ def search_tilings(
     from npusim.explore.tiling_search import search_tilings as search
 
     return search(exe, chip, cache=cache, progress=progress)
+
+
+def sanitize(
+    exe: Executable, chip: ChipSpec, *, progress: Progress | None = None
+) -> SanitizeReport:
+    """What the sanitizer finds in the kernels of an executable; nothing is run or timed."""
+    from npusim.sanitize import sanitize_executable
+
+    return sanitize_executable(exe, chip, progress)
 
 
 def run(

@@ -43,6 +43,7 @@ def result_json(result: RunResult) -> dict[str, object]:
             }
             for name, check in result.check.items()
         },
+        "sanitizer": result.sanitizer,
         "simulator": {
             "wall_s": speed.wall_s,
             "events": speed.events,

@@ -33,6 +33,7 @@ class RunResult:
         outputs: graph outputs (empty when timing only); tensors: intermediate ones kept.
         check: tensor → comparison with the reference (empty when not asked for).
         check_reference: what the tensors were compared with ("onnxruntime 1.32", …).
+        sanitizer: what it checked and found, as plain data; None when it was not asked for.
     """
 
     model: str
@@ -51,6 +52,7 @@ class RunResult:
     check: dict[str, TensorCheck] = field(default_factory=dict)
     check_reference: str = ""
     notes: list[str] = field(default_factory=list)
+    sanitizer: dict[str, object] | None = None
 
     @property
     def seconds(self) -> float:

@@ -17,7 +17,7 @@ TOP = [
     "npusim_version", "chip", "workload", "batch", "precision", "options", "total_cycles",
     "total_time_us", "throughput_per_s", "achieved_tflops", "achieved_gbps", "steps", "partial",
     "ops", "totals", "host", "memory",
-    "check", "simulator",
+    "check", "sanitizer", "simulator",
 ]  # fmt: skip
 OP = [
     "name", "op_type", "kernel", "core_type", "block_dim", "start_us", "duration_us", "bound",

@@ -27,8 +27,10 @@ from npusim.frontends.workload import load_workload
 from npusim.ir import Graph
 from npusim.machine import run as machine_run
 from npusim.machine.arena import Arena
+from npusim.machine.entries import Observer
 from npusim.machine.functional import FunctionalExecutor
 from npusim.machine.host import HostPlan
+from npusim.machine.loaded import LoadedExecutable
 from npusim.machine.run import Keep, run_executable
 from npusim.machine.tasks import Detail
 from npusim.models import random_inputs
@@ -37,7 +39,7 @@ from npusim.timeline import MemoryUse, RunResult, TensorCheck
 
 if TYPE_CHECKING:
     from npusim.explore.tiling_search import TilingSearch
-    from npusim.sanitize import SanitizeReport
+    from npusim.sanitize import SanitizeReport, StreamSanitizer
 
 __all__ = [
     "HostPlan",
@@ -174,6 +176,15 @@ def sanitize(
     return sanitize_executable(exe, chip, progress)
 
 
+def stream_sanitizer(exe: Executable) -> StreamSanitizer:
+    """An observer for `run` that finds tasks which touch the same memory in no order."""
+    from npusim.sanitize import StreamSanitizer
+
+    home = LoadedExecutable(exe)
+    known = [home.range(name) for name in (*exe.constants, *exe.inputs)]
+    return StreamSanitizer(exe.name, known)
+
+
 def run(
     exe: Executable,
     chip: ChipSpec,
@@ -189,6 +200,7 @@ def run(
     options: Mapping[str, object] | None = None,
     host: HostPlan | None = None,
     keep: Keep = "full",
+    observer: Observer | None = None,
 ) -> RunResult:
     """Run an executable: timed by the machine, and computed unless `timing_only`.
 
@@ -201,6 +213,7 @@ def run(
         keep_tensors: keep every task's outputs (for checks of intermediate tensors).
         host: how the host runs the model, and how often (default: once, the device alone).
         keep: "full" keeps every op in the timeline, "summary" their sums by kind.
+        observer: told of tasks and events as they are queued and begun.
 
     Raises:
         ModelError: inputs that do not fit. DeadlockError, AccountingError: the simulation
@@ -233,6 +246,7 @@ def run(
             None if progress is None else lambda done, total: progress("run", done, total),
             host=host,
             keep=keep,
+            observer=observer,
         )
     except machine_run.RunInterrupted as stop:
         raise RunInterrupted(finish(stop.finished)) from None

@@ -11,7 +11,6 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,7 +21,7 @@ from npusim.cli_diff import add_diff
 from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
 from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
-from npusim.cli_sanitize import add_sanitize, sanitized
+from npusim.cli_sanitize import Sanitizer, add_sanitize
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
     EXIT_ERROR,
@@ -96,7 +95,7 @@ def _run(args: argparse.Namespace) -> int:
     _refuse_unknown_ops(args.trace_op, exe)
     plan = host_plan(args)
     inputs = None if args.timing_only else api.make_inputs(model)
-    found = sanitized(args, exe, chip)
+    sanitizer = Sanitizer(args, exe, chip)
     try:
         with progress_bars(not args.quiet and sys.stderr.isatty()) as progress:
             result = api.run(
@@ -113,13 +112,13 @@ def _run(args: argparse.Namespace) -> int:
                 options=_options(args),
                 host=plan,
                 keep=args.timeline,
+                observer=sanitizer.streams,
             )
             if checking:
                 result = api.check(model, exe, result, inputs or {}, every_tensor=args.check_all)
     except api.RunInterrupted as stop:
         return save_partial(stop.result, args)
-    if found is not None:
-        result = replace(result, sanitizer=found.as_dict())
+    result = sanitizer.report(result)
     terminal = console()
     if args.quiet:
         print_quiet(result, terminal)
@@ -139,7 +138,7 @@ def _run(args: argparse.Namespace) -> int:
     if failed_outputs(result):
         print(check_line(result), file=sys.stderr)
         return EXIT_CHECK_FAILED
-    return EXIT_CHECK_FAILED if found is not None and found.findings else EXIT_OK
+    return EXIT_CHECK_FAILED if sanitizer.failed else EXIT_OK
 
 
 def _refuse_timing_only(args: argparse.Namespace, checking: bool) -> None:

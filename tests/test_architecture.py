@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "frontends": {"ir", "ops", "models"},
     "compiler": {"kernels", "program", "ops", "ir", "chip"},
     "machine": {"program", "chip", "timeline", "ops", "ir"},
-    "sanitize": {"kernels", "program", "ir", "chip"},
+    "sanitize": {"machine", "kernels", "program", "ir", "chip"},
     "profiling": {"timeline", "chip"},
     "explore": {
         "frontends",

@@ -20,6 +20,7 @@ from npusim.machine.entries import (
     CallbackEntry,
     CopyEntry,
     Entry,
+    Observer,
     TaskEntry,
     UnitEntry,
 )
@@ -40,6 +41,7 @@ class Device:
         trace: names of tasks whose core pipes are kept as spans.
         progress: called with the number of records made so far, after each.
         watch: called with every kernel launch and what it finds in memory.
+        observer: told of entries as they are queued and begun.
 
     Attributes:
         env: the simulation's; its time is in cycles. events: engine events so far.
@@ -54,12 +56,14 @@ class Device:
         trace: Sequence[str] = (),
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.chip, self.recorder = chip, recorder
         self.env = simpy.Environment()
         self.streams: dict[int, Stream] = {}
         self._steps = 0
         self._progress = progress
+        self._observer = observer
         self._shared = Shared(self.env, chip)
         self._tasks = TaskRunner(self.env, chip, self._shared, detail, frozenset(trace), watch)
         self._units = UnitRunner(self.env, chip, self._shared)
@@ -95,14 +99,21 @@ class Device:
                 f"at most {most} at a time (scheduler.max_streams of {self.chip.name})",
                 "destroy streams that are no longer needed",
             )
-        made = Stream(self.env, number, priority, self._costs, self._work)
+        made = Stream(self.env, number, priority, self._costs, self._work, self._observer)
         self.streams[number] = made
         self._shared.several = len(self.streams) > 1
         return made
 
     def submit(self, number: int, entry: Entry) -> None:
         """Queue an entry on a stream, at the device's time."""
+        if self._observer is not None:
+            self._observer.submitted(entry, number)
         self.stream(number).put(entry)
+
+    def synchronised(self, number: int) -> None:
+        """The host has seen the end of all that was queued on a stream."""
+        if self._observer is not None:
+            self._observer.synchronised(number)
 
     def run_until(self, cycle: int) -> None:
         """Go on to a time; nothing happens when it is past."""

@@ -140,3 +140,16 @@ class CallbackEntry:
 
 
 Entry = TaskEntry | CopyEntry | UnitEntry | RecordEntry | WaitEntry | CallbackEntry
+
+
+class Observer(Protocol):
+    """Is told what happens on a device, in order; changes nothing."""
+
+    def submitted(self, entry: Entry, number: int) -> None:
+        """The host queued an entry on a stream."""
+
+    def started(self, entry: Entry, number: int) -> None:
+        """A stream begins an entry; a wait when it is over, a record just before its mark fires."""
+
+    def synchronised(self, number: int) -> None:
+        """The host has seen the end of all that was queued on a stream."""

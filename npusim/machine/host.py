@@ -120,6 +120,8 @@ class HostProcess:
         """The steps are on the device: queued as it goes, never so late that it would wait."""
         for step in steps:
             entries = list(self._loaded.entries(self._device.env, step))
+            if step > steps.start:
+                entries = [*self._loaded.join(self._device.env), *entries]
             for number in self._numbers:
                 yield self._device.stream(number).room(max(1, len(entries)))
             for number, entry in entries:
@@ -129,6 +131,7 @@ class HostProcess:
         """Until all streams are over; the host has waited since a time."""
         for number in self._numbers:
             yield self._device.stream(number).drained()
+            self._device.synchronised(number)
         yield self._device.env.timeout(self._sync)
         self._waiting += self._device.now - since
         self._note(f"synchronize {name}", since)

@@ -63,6 +63,23 @@ class LoadedExecutable:
                 mark = marks.setdefault(task.records, env.event())
                 yield task.stream, RecordEntry(f"event {task.records}", mark)
 
+    def join(self, env: simpy.Environment) -> Iterator[tuple[int, Entry]]:
+        """(stream, entry) that keep the next execution behind this one, on all its streams.
+
+        Both use the same memory: without this, a stream that is through early would overwrite
+        what another still reads.
+        """
+        first, *others = sorted({task.stream for task in self.exe.tasks})
+        for number in others:
+            mark = env.event()
+            yield number, RecordEntry(f"end of stream {number}", mark)
+            yield first, WaitEntry(f"end of stream {number}", mark)
+        if others:
+            go = env.event()
+            yield first, RecordEntry("end of step", go)
+            for number in others:
+                yield number, WaitEntry("end of step", go)
+
     def reads(self, task: Task) -> list[Range]:
         """Device ranges that a task reads."""
         return [self.range(n) for n in task.inputs if n]

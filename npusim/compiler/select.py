@@ -89,7 +89,7 @@ PARAMETERS: dict[str, dict[int, str]] = {
     "Squeeze": {1: "axes"},
     "Unsqueeze": {1: "axes"},
     "Dropout": {1: "ratio", 2: "training_mode"},
-    **{op: {1: "axes"} for op in CANDIDATES if op.startswith("Reduce")},
+    **{op: {1: "axes"} for op in CANDIDATES if CANDIDATES[op] == ("Reduce",)},
 }
 
 #: Operators that only reinterpret an ND tensor: no task at all.

@@ -208,7 +208,8 @@ class _Lowering:
         shape = self.types[step.operands[0]].shape
         x = b.num(operand)
         if not isinstance(x, Value) or x.dtype != F32 or not x.varies[-1]:
-            raise UnsupportedError(f"{step.op_type} of {shape}", "rows of floats", "-")
+            kind = operand.dtype.name if isinstance(operand, Value) else "a constant"
+            raise UnsupportedError(f"{step.op_type} of {shape} {kind}", "rows of floats", "-")
         if _rows_of(step, shape).length != self.rows.length:
             raise UnsupportedError(
                 f"{step.op_type} over other rows than {self.rows.axes}", "the same", "-"
@@ -247,7 +248,7 @@ class RowJob(Job):
         return len(self.space.outer)
 
     def nbytes_shared(self, args: KernelArgs) -> int:
-        return max(o.nbytes for o in args.operands)
+        return max(o.nbytes for o in args.operands if o)
 
     def rows(self, axis: int, chunk: int) -> int:
         """Rows of a tile."""
@@ -329,6 +330,6 @@ class ReduceElemwise(Elementwise):
     def refuse(cls, args: KernelArgs, chip: ChipSpec) -> str:
         if args.op_type != "ReduceElemwise" or args.epilogue:
             return f"operator {args.op_type}, or an epilogue"
-        if any(o.layout is not Layout.ND or not o.nbytes for o in args.operands):
+        if any(o and (o.layout is not Layout.ND or not o.nbytes) for o in args.operands):
             return "takes ND tensors that are not empty"
         return super().refuse(args, chip)

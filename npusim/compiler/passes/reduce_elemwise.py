@@ -57,20 +57,35 @@ class _Fusion:
 
     def _grow(self, seed: Node) -> None:
         """Take in neighbours until none comes in any more."""
-        members, grew = [seed], True
-        time = self.costs.node(self.graph, seed)
-        while grew:
-            grew = False
-            for node in self._neighbours(members):
-                names = (seed.name, node.name)
-                grown = sorted([*members, node], key=lambda n: self.position[n.name])
-                self.decided[names] = reason = self._objection(node, grown, time)
-                if not reason:
-                    members, time, grew = grown, self._time(grown), True
-                    break
-        if len(members) > 1:
-            self.taken |= {n.name for n in members}
-            self.new[members[-1].name] = self._fused(members)
+        members: list[Node] | None = [seed]
+        while members is not None:
+            best, members = members, self._larger(seed, members)
+        if len(best) > 1:
+            self.taken |= {n.name for n in best}
+            self.new[best[-1].name] = self._fused(best)
+
+    def _larger(self, seed: Node, members: list[Node]) -> list[Node] | None:
+        """With one more that pays, or two that do together; None where none does."""
+        legal = []
+        for node in self._neighbours(members):
+            reason = self._illegal(grown := self._with(members, node))
+            self.decided[seed.name, node.name] = reason or (loss := self._loss(members, grown))
+            if not reason:
+                legal.append(grown)
+                if not loss:
+                    return grown
+        for grown in legal:
+            for node in self._neighbours(grown):
+                more = self._with(grown, node)
+                if not self._illegal(more) and not self._loss(members, more):
+                    for n in more:
+                        if n not in members:
+                            self.decided[seed.name, n.name] = ""
+                    return more
+        return None
+
+    def _with(self, members: list[Node], node: Node) -> list[Node]:
+        return sorted([*members, node], key=lambda n: self.position[n.name])
 
     def _neighbours(self, members: list[Node]) -> Iterator[Node]:
         """Readers of the result, then makers of the operands."""
@@ -93,26 +108,30 @@ class _Fusion:
             return all(i in self.graph.constants for i in axes)
         return get_operator(node.op_type, node.name).elementwise and node.op_type in LOWER
 
-    def _objection(self, node: Node, grown: list[Node], time: float) -> str:
-        """Why a node does not come in; '' when it does. `time`: of the others together."""
+    def _illegal(self, grown: list[Node]) -> str:
+        """Why nodes cannot be one kernel; '' when they can."""
         inside = {n.name for n in grown}
-        for name in {n.outputs[0] for n in grown[:-1]}:
+        for name in (n.outputs[0] for n in grown[:-1]):
             outside = sum(n.name not in inside for n in self.find.uses.get(name, ()))
-            caller = name in self.graph.outputs
-            if outside or caller:
-                others = f"{outside} nodes outside" * bool(outside)
-                others += (" and " if outside and caller else "") + "the caller" * caller
-                return f"{name} is wanted by {others}"
+            others = [f"{outside} nodes outside"] * bool(outside)
+            others += ["the caller"] * (name in self.graph.outputs)
+            if others:
+                return f"{name} is wanted by {' and '.join(others)}"
         if len(grown) > MAX_STEPS:
             return f"it would have more than {MAX_STEPS} steps"
         found, why = select_kernel(kernel_args(self.graph, self._fused(grown)), self.ctx.chip)
-        if not found:
-            return why
-        together, apart = self._time(grown), time + self.costs.node(self.graph, node)
+        return "" if found else why
+
+    def _loss(self, members: list[Node], grown: list[Node]) -> str:
+        """'' when the larger kernel is not slower than the smaller one and the other nodes."""
+        new = [n for n in grown if n not in members]
+        together = self._time(grown)
+        apart = self._time(members) + sum(self.costs.node(self.graph, n) for n in new)
         return f"it would cost {together:.0f} cycles, apart {apart:.0f}" * (together > apart)
 
     def _time(self, members: list[Node]) -> float:
-        return self.costs.launch(kernel_args(self.graph, self._fused(members)))
+        node = members[0] if len(members) == 1 else self._fused(members)
+        return self.costs.node(self.graph, node)
 
     def _fused(self, members: list[Node]) -> Node:
         """One node for several, in order; it makes the last one's result."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.ir import DType, TensorType
+from npusim.ir import DType, Node, TensorType
 from npusim.ops.registry import (
     Arrays,
     Attrs,
@@ -54,6 +54,13 @@ class FusedStep:
     def parameters(self) -> list[np.ndarray]:
         """The inputs that are no values of the program."""
         return [] if self.axes is None else [np.array(self.axes, np.int64)]
+
+
+def operators_in(node: Node) -> list[str]:
+    """The operators that a node holds, in order: its own and its epilogue's, or its steps'."""
+    fused = node.op_type == ReduceElemwise.op_type
+    own = [s.op_type for s in node.attrs["steps"]] if fused else [node.op_type]
+    return [*own, *(s.op_type for s in node.epilogue)]
 
 
 def types_of(inputs: Types, steps: tuple[FusedStep, ...]) -> list[TensorType]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from compiling import CHIPS, check_run, context, count, graph_of, kinds, same_values
 from hypothesis import given, settings
@@ -13,9 +12,12 @@ from hypothesis import strategies as st
 from npusim import api
 from npusim.compiler.options import CompileOptions
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
+from npusim.frontends.onnx_dump import dump_onnx
 from npusim.ir import DType, Graph, verify
+from npusim.ir.printer import format_graph
 from npusim.models import random_inputs
 from npusim.models.builder import GraphBuilder
+from npusim.ops.reduce_elemwise import operators_in
 
 Shape = tuple[int, ...]
 Write = Callable[..., str]
@@ -181,4 +183,11 @@ def test_softmax_twice_is_one_kernel_and_order_is_kept() -> None:
 
     out, _ = fused(graph_of(write))
     assert [s.op_type for s in out.nodes[0].attrs["steps"]] == ["Softmax", "Exp", "Softmax", "Add"]
-    assert np.isfinite(next(iter(random_inputs(graph_of(write)).values()))).all()
+
+
+def test_it_is_named_after_what_it_holds() -> None:
+    out, _ = fused(graph_of(masked_softmax))
+    node = dump_onnx(out).graph.node[0]
+    assert node.op_type == "Mul+Add+Softmax+Mul" and operators_in(out.nodes[0])[2] == "Softmax"
+    assert node.attribute[0].strings[1] == b"Add(4, 2)"
+    assert "ReduceElemwise(" in str(format_graph(out))

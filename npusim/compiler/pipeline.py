@@ -31,6 +31,7 @@ from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.qkv import fuse_qkv
+from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
 from npusim.compiler.passes.swish import fuse_swish
@@ -68,6 +69,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_matmul_cast,
     fuse_add_layernorm,
     fuse_add_rmsnorm,
+    fuse_reductions,
     fuse_elementwise,
     assign_layouts,
     propagate_fractals,

@@ -21,6 +21,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     movement,
     normalization,
     pool,
+    reduce_elemwise,
     reduction,
     resize,
     shaping,

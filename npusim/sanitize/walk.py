@@ -284,14 +284,15 @@ class BlockWalk:
     def _unbalanced(self) -> None:
         """Sets that nothing waited for, though the pipe they are for went on.
 
-        A queue's slots that are handed back at the end of a program are no mistake: nothing
-        fills them again.
+        Slots that are handed back at the end of a program are no mistake, for nothing fills them
+        again: the last set of a flag that was waited for before, or of a queue's slot that was
+        filled once.
         """
         for (core, flag), state in self._flags.items():
             src, dst, event = flag
-            back = self._flags.get((core, (dst, src, event)))
-            handed_back = back is not None and back.waits == state.sets
-            last = state.last
+            back, last = self._flags.get((core, (dst, src, event))), state.last
+            filled = state.waits or (back.waits if back is not None else 0)
+            handed_back = state.sets - state.waits == 1 and filled > 0
             if last is None or state.sets == state.waits or handed_back:
                 continue
             if self._last[(core, dst)] < last.number:

@@ -259,25 +259,22 @@ class BlockWalk:
     def _stuck(self) -> None:
         """Waits that no set ends."""
         for core in self._cores:
-            for queue in core.queues:
-                if not queue:
-                    continue
-                number, ins, frames = queue[0].number, queue[0].ins, queue[0].frames
-                src, dst, event = ins.flag
-                sets = self._state(core.number, ins.flag).sets
-                actor = self._names[(core.number, ins.pipe)]
-                behind = sum(map(len, core.queues)) - 1
+            for item in (queue[0] for queue in core.queues if queue):
+                src, dst, event = item.ins.flag
+                actor = self._names[(core.number, item.ins.pipe)]
+                sets = self._state(core.number, item.ins.flag).sets
+                line = line_of(item.frames)
                 self.findings.append(
                     Finding(
                         FindingKind.NEVER_SET,
                         self._where,
                         None,
-                        Side(actor, describe(ins), number, "waits", line_of(frames)),
+                        Side(actor, describe(item.ins), item.number, "waits", line),
                         "",
                         0,
                         0,
                         f"set_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set {sets} times",
-                        f"{behind} instructions wait behind it and were not checked",
+                        "what comes behind it was not checked",
                     )
                 )
 

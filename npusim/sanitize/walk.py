@@ -240,18 +240,12 @@ class BlockWalk:
         if paired or seen or state.last is None:
             return
         src, dst, event = step.ins.flag
-        self.findings.append(
-            Finding(
-                FindingKind.SET_TWICE,
-                self._where,
-                side(state.last, "sets"),
-                side(step, "sets"),
-                "",
-                0,
-                0,
-                f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}) between the two",
-                "a flag that is set is one flag, however often it is set",
-            )
+        self._report(
+            FindingKind.SET_TWICE,
+            side(state.last, "sets"),
+            side(step, "sets"),
+            f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}) between the two",
+            "a flag that is set is one flag, however often it is set",
         )
 
     # -- the end ---------------------------------------------------------------------------
@@ -264,18 +258,12 @@ class BlockWalk:
                 actor = self._names[(core.number, item.ins.pipe)]
                 sets = self._state(core.number, item.ins.flag).sets
                 line = line_of(item.frames)
-                self.findings.append(
-                    Finding(
-                        FindingKind.NEVER_SET,
-                        self._where,
-                        None,
-                        Side(actor, describe(item.ins), item.number, "waits", line),
-                        "",
-                        0,
-                        0,
-                        f"set_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set {sets} times",
-                        "what comes behind it was not checked",
-                    )
+                self._report(
+                    FindingKind.NEVER_SET,
+                    None,
+                    Side(actor, describe(item.ins), item.number, "waits", line),
+                    f"set_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set {sets} times",
+                    "what comes behind it was not checked",
                 )
 
     def _unbalanced(self) -> None:
@@ -294,19 +282,24 @@ class BlockWalk:
                 continue
             if self._last[(core, dst)] < last.number:
                 continue
-            self.findings.append(
-                Finding(
-                    FindingKind.NEVER_WAITED,
-                    self._where,
-                    side(last, "sets"),
-                    None,
-                    "",
-                    0,
-                    0,
-                    f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set "
-                    f"{state.sets} times, waited for {state.waits} times",
-                )
+            self._report(
+                FindingKind.NEVER_WAITED,
+                side(last, "sets"),
+                None,
+                f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set "
+                f"{state.sets} times, waited for {state.waits} times",
             )
+
+    def _report(
+        self,
+        kind: FindingKind,
+        first: Side | None,
+        second: Side | None,
+        missing: str,
+        hint: str = "",
+    ) -> None:
+        """A finding about flags, which concern no bytes."""
+        self.findings.append(Finding(kind, self._where, first, second, "", 0, 0, missing, hint))
 
 
 def frames_of(program: Any) -> Frames:

@@ -91,14 +91,9 @@ class Finding:
 
 
 class Findings:
-    """Collects findings; the same two places of a kernel count once.
+    """Collects findings; the same two places of a kernel count once."""
 
-    Args:
-        limit: different findings to keep.
-    """
-
-    def __init__(self, limit: int = 100) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._found: dict[object, Finding] = {}
 
     def add(self, finding: Finding) -> None:
@@ -110,7 +105,7 @@ class Findings:
         seen = self._found.get(key)
         if seen is not None:
             self._found[key] = replace(seen, times=seen.times + finding.times)
-        elif len(self._found) < self._limit:
+        else:
             self._found[key] = finding
 
     def extend(self, findings: Iterable[Finding]) -> None:

@@ -69,7 +69,7 @@ def sanitize_executable(
     distinct: dict[object, tuple[KernelCall, dict[int, tuple[int, int]]]] = {}
     for task in exe.tasks:
         if task.call is not None:
-            aliases = _aliases(task, exe.buffers)
+            aliases = aliases_of(task, exe.buffers)
             key = (task.call.kernel, task.call.args, repr(task.call.plan), tuple(aliases.items()))
             distinct.setdefault(key, (task.call, aliases))
     findings, instructions = Findings(), 0
@@ -83,7 +83,7 @@ def sanitize_executable(
     return SanitizeReport(len(distinct), len(kernels), instructions, tuple(findings.all))
 
 
-def _aliases(task: Task, buffers: Mapping[str, Buffer]) -> dict[int, tuple[int, int]]:
+def aliases_of(task: Task, buffers: Mapping[str, Buffer]) -> dict[int, tuple[int, int]]:
     """Operands in whose place a result lies: input → (output, offset in it)."""
     found = {}
     for i, name in enumerate(task.inputs):
@@ -132,11 +132,12 @@ class _Launch:
     def check(self) -> list[Finding]:
         """Walk the blocks."""
         plan, total = self._plan, 0
-        for block, alike in plan.classes:
+        classes = plan.classes or tuple((block, 1) for block in range(plan.block_dim))
+        for block, alike in classes:
             for phase in range(plan.phases):
                 total += alike * self._check_block(block, phase)
         every = total <= ALL_BLOCKS
-        some = sorted({block for block, _ in plan.classes} | {plan.block_dim - 1})
+        some = sorted({block for block, _ in classes} | {plan.block_dim - 1})
         self._compare_blocks(range(plan.block_dim) if every else some, every)
         return self._findings.all
 

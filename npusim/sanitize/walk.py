@@ -240,18 +240,12 @@ class BlockWalk:
         if paired or seen or state.last is None:
             return
         src, dst, event = step.ins.flag
-        self.findings.append(
-            Finding(
-                FindingKind.SET_TWICE,
-                self._where,
-                side(state.last, "sets"),
-                side(step, "sets"),
-                "",
-                0,
-                0,
-                f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}) between the two",
-                "a flag that is set is one flag, however often it is set",
-            )
+        self._report(
+            FindingKind.SET_TWICE,
+            side(state.last, "sets"),
+            side(step, "sets"),
+            f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}) between the two",
+            "a flag that is set is one flag, however often it is set",
         )
 
     # -- the end ---------------------------------------------------------------------------
@@ -259,56 +253,53 @@ class BlockWalk:
     def _stuck(self) -> None:
         """Waits that no set ends."""
         for core in self._cores:
-            for queue in core.queues:
-                if not queue:
-                    continue
-                number, ins, frames = queue[0].number, queue[0].ins, queue[0].frames
-                src, dst, event = ins.flag
-                sets = self._state(core.number, ins.flag).sets
-                actor = self._names[(core.number, ins.pipe)]
-                behind = sum(map(len, core.queues)) - 1
-                self.findings.append(
-                    Finding(
-                        FindingKind.NEVER_SET,
-                        self._where,
-                        None,
-                        Side(actor, describe(ins), number, "waits", line_of(frames)),
-                        "",
-                        0,
-                        0,
-                        f"set_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set {sets} times",
-                        f"{behind} instructions wait behind it and were not checked",
-                    )
+            for item in (queue[0] for queue in core.queues if queue):
+                src, dst, event = item.ins.flag
+                actor = self._names[(core.number, item.ins.pipe)]
+                sets = self._state(core.number, item.ins.flag).sets
+                line = line_of(item.frames)
+                self._report(
+                    FindingKind.NEVER_SET,
+                    None,
+                    Side(actor, describe(item.ins), item.number, "waits", line),
+                    f"set_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set {sets} times",
+                    "what comes behind it was not checked",
                 )
 
     def _unbalanced(self) -> None:
         """Sets that nothing waited for, though the pipe they are for went on.
 
-        A queue's slots that are handed back at the end of a program are no mistake: nothing
-        fills them again.
+        Slots that are handed back at the end of a program are no mistake, for nothing fills them
+        again: the last set of a flag that was waited for before, or of a queue's slot that was
+        filled once.
         """
         for (core, flag), state in self._flags.items():
             src, dst, event = flag
-            back = self._flags.get((core, (dst, src, event)))
-            handed_back = back is not None and back.waits == state.sets
-            last = state.last
+            back, last = self._flags.get((core, (dst, src, event))), state.last
+            filled = state.waits or (back.waits if back is not None else 0)
+            handed_back = state.sets - state.waits == 1 and filled > 0
             if last is None or state.sets == state.waits or handed_back:
                 continue
             if self._last[(core, dst)] < last.number:
                 continue
-            self.findings.append(
-                Finding(
-                    FindingKind.NEVER_WAITED,
-                    self._where,
-                    side(last, "sets"),
-                    None,
-                    "",
-                    0,
-                    0,
-                    f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set "
-                    f"{state.sets} times, waited for {state.waits} times",
-                )
+            self._report(
+                FindingKind.NEVER_WAITED,
+                side(last, "sets"),
+                None,
+                f"wait_flag({Pipe(src).name}, {Pipe(dst).name}, {event}): set "
+                f"{state.sets} times, waited for {state.waits} times",
             )
+
+    def _report(
+        self,
+        kind: FindingKind,
+        first: Side | None,
+        second: Side | None,
+        missing: str,
+        hint: str = "",
+    ) -> None:
+        """A finding about flags, which concern no bytes."""
+        self.findings.append(Finding(kind, self._where, first, second, "", 0, 0, missing, hint))
 
 
 def frames_of(program: Any) -> Frames:

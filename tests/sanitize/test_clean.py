@@ -10,6 +10,7 @@ from random_launches import MAKERS, random_plan
 from npusim import api
 from npusim.chip import load_chip
 from npusim.sanitize import sanitize_executable, sanitize_launch
+from npusim.sanitize.kernel_level import aliases_of
 
 CHIPS = {n: load_chip(n) for n in ("toy", "ascend910a", "ascend910b2", "ascend310p3")}
 
@@ -67,6 +68,19 @@ def test_models(model: str, chip: str) -> None:
     assert str(report) == (
         f"sanitizer: {report.launches} launches of {report.kernels} kernels checked, no findings"
     )
+
+
+def test_results_in_place_of_operands_are_known() -> None:
+    """An input that a result overwrites is watched as the output that it is."""
+    loaded = api.load_model("bert-tiny")
+    exe = api.compile_graph(loaded.graph, CHIPS["toy"], precision=loaded.precision)
+    found = {task.name: aliases_of(task, exe.buffers) for task in exe.tasks if task.call}
+    in_place = {name: aliases for name, aliases in found.items() if aliases}
+    assert 0 < len(in_place) < len(found)
+    for task in exe.tasks:
+        for index, (output, shift) in in_place.get(task.name, {}).items():
+            result = exe.buffers[task.outputs[output - len(task.inputs)]]
+            assert exe.buffers[task.inputs[index]].address == result.address + shift
 
 
 if __name__ == "__main__":

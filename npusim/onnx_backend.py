@@ -20,24 +20,25 @@ from npusim import api
 from npusim.chip import load_chip
 from npusim.chip.spec import ChipSpec
 from npusim.compiler import CompileOptions
-from npusim.frontends.onnx_import import load_onnx
-from npusim.program.executable import Executable
+from npusim.dynamic import DynamicModel
+from npusim.errors import NeedsValuesError
+from npusim.frontends.onnx_import import survey_onnx
 from npusim.timeline import RunResult
 
 DEFAULT_CHIP = "ascend910b2"  #: its cube takes float32
-PRECISION = "must_keep_origin_dtype"
+OPTIONS = CompileOptions("must_keep_origin_dtype")
 
 
 class NpusimRep(BackendRep):
-    """A model compiled for a chip.
+    """A model checked for a chip; it is compiled for each shape that comes, and cached.
 
     Attributes:
-        executable: what it was compiled to.
         result: the last run: its timeline beside its outputs. None before the first.
     """
 
-    def __init__(self, executable: Executable, chip: ChipSpec) -> None:
-        self.executable, self.chip = executable, chip
+    def __init__(self, model: onnx.ModelProto, names: list[str], chip: ChipSpec) -> None:
+        self._names, self._chip = names, chip
+        self._model = DynamicModel(model, chip, OPTIONS)
         self.result: RunResult | None = None
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -47,15 +48,18 @@ class NpusimRep(BackendRep):
             inputs: arrays in the order of the model's inputs, or by name.
 
         Raises:
-            ModelError: inputs that do not fit.
+            ModelError: inputs that do not fit. UnsupportedError: as `prepare`, where shapes follow
+                from the inputs' elements.
         """
         del kwargs  # part of the interface; none is known
-        names = self.executable.inputs
-        given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=True))
+        given = (
+            inputs if isinstance(inputs, Mapping) else dict(zip(self._names, inputs, strict=True))
+        )
         arrays = {name: np.asarray(value) for name, value in given.items()}
-        self.result = api.run(self.executable, self.chip, inputs=arrays)
-        outputs = [self.result.outputs[name] for name in self.executable.outputs]
-        return namedtupledict("Outputs", self.executable.outputs)(*outputs)
+        executable = self._model.compile(arrays).executable
+        self.result = api.run(executable, self._chip, inputs=arrays)
+        outputs = [self.result.outputs[name] for name in executable.outputs]
+        return namedtupledict("Outputs", executable.outputs)(*outputs)
 
 
 class NpusimBackend(Backend):
@@ -63,16 +67,20 @@ class NpusimBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> NpusimRep:
-        """Check and compile a model.
+        """Check a model.
 
         Raises:
             UnsupportedError: names the node and what is missing. ModelError, GraphError: a model
-                that cannot be read, or whose shapes are not known.
+                that cannot be read.
         """
         super().prepare(model, device, **kwargs)
-        chip = load_chip(_chip(device))
-        options = CompileOptions(PRECISION)
-        return NpusimRep(api.compile_graph(load_onnx(model), chip, options=options), chip)
+        weights = {t.name for t in model.graph.initializer}
+        names = [i.name for i in model.graph.input if i.name not in weights]
+        _, problems = survey_onnx(model)
+        for problem in problems:
+            if not isinstance(problem.error, NeedsValuesError):
+                raise problem.error
+        return NpusimRep(model, names, load_chip(_chip(device)))
 
     @classmethod
     def supports_device(cls, device: str) -> bool:

@@ -143,5 +143,6 @@ def _executable(graph: Graph, ctx: CompileContext) -> Executable:
             outputs=list(graph.outputs),
             memory=memory.plan,
             notes=ctx.notes,
+            assumed=dict(graph.assumed),
         )
     )

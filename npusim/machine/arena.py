@@ -57,7 +57,8 @@ class Arena:
         """Copy the inputs.
 
         Raises:
-            ModelError: an input is missing, unknown, or of another shape or type.
+            ModelError: an input is missing, unknown, of another shape or type, or has other
+                elements than those that the program's shapes follow from.
         """
         for name in inputs:
             if name not in self._exe.inputs:
@@ -75,6 +76,13 @@ class Arena:
                     f"input {name!r} is {seen}",
                     f"{b.dtype.value} of shape {b.shape}",
                     "convert the array, or compile the model for another shape (--shape)",
+                )
+            assumed = self._exe.assumed.get(name)
+            if assumed is not None and value.tobytes() != assumed.tobytes():
+                raise ModelError(
+                    f"input {name!r} has other elements than {self._exe.name} was compiled for",
+                    "those whose values shapes follow from, unchanged",
+                    "compile the model anew with these inputs (npusim.DynamicModel does)",
                 )
             self.write(name, value)
 

@@ -15,7 +15,7 @@ from typing import Any
 import simpy
 
 from npusim.chip.spec import ChipSpec
-from npusim.machine.entries import CopyEntry, CopyKind, UnitEntry
+from npusim.machine.entries import CopyEntry, CopyKind, PrefetchEntry, UnitEntry
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Stream
 from npusim.timeline import OpRecord
@@ -84,27 +84,12 @@ class UnitRunner:
         peak = self._chip.sdma.bandwidth if way == "D2D" else self._chip.pcie.bandwidth
         bound = "SDMA" if way == "D2D" else "PCIe"
         floor_ = floor(entry.nbytes / peak * self._chip.clock)
-        end = int(self._env.now)
-        share = min(1.0, floor_ / (end - start)) if end > start else 0.0
-        return OpRecord(
-            name=entry.name,
-            op_type="MEMCPY_ASYNC",
-            kernel=f"MEMCPY_{way}",
-            core_type="SDMA" if way == "D2D" else "PCIE",
-            block_dim=1,
-            stream=stream.number,
-            start=start,
-            end=end,
-            launch=time.latency,
-            pipes={},
-            bytes_hbm=round(hbm),
-            bytes_l2=moved,
-            flops=0,
-            bound=bound,
-            bound_share=share,
-            roofline=floor_,
-            limits={bound: share},
-        )
+        return self._record(
+            entry.name, stream, start, time.latency,
+            op_type="MEMCPY_ASYNC", kernel=f"MEMCPY_{way}",
+            core_type="SDMA" if way == "D2D" else "PCIE", bound=bound,
+            nbytes=moved, hbm=round(hbm), floor_=floor_,
+        )  # fmt: skip
 
     def _traffic(self, entry: CopyEntry) -> tuple[float, int, float]:
         """HBM bytes, bytes in all, and the part of HBM's that is written; L2 follows."""
@@ -115,9 +100,36 @@ class UnitRunner:
             read -= l2.resident(entry.source, entry.source + n)
         if write and entry.target is not None:
             l2.drop(entry.target, entry.target + n)
+        if entry.kind is CopyKind.D2D and entry.source is None:
+            read = 0.0  # a fill
         hbm = max(0.0, read) + write
-        moved = n * (2 if entry.kind is CopyKind.D2D else 1)
+        moved = n * (2 if entry.kind is CopyKind.D2D and entry.source is not None else 1)
         return hbm, moved, write / hbm if hbm else 0.0
+
+    def prefetch(
+        self, entry: PrefetchEntry, stream: Stream
+    ) -> Generator[simpy.Event, Any, OpRecord]:
+        """Bring into L2 what is not there; gives the record."""
+        chip, end = self._chip, entry.source + entry.nbytes
+        with self._units["D2D"].request(stream.priority) as turn:
+            asked = int(self._env.now)
+            yield turn
+            start = int(self._env.now)
+            stream.waits.queued += start - asked
+            missing = max(0, round(entry.nbytes - self._shared.l2.resident(entry.source, end)))
+            latency, body = (
+                chip.cycles(chip.sdma.latency),
+                chip.cycles(missing / chip.sdma.bandwidth),
+            )
+            yield self._env.timeout(latency)
+            if missing:
+                yield self._shared.kernels.run(body, 1, missing, missing, 0.0)
+            self._shared.l2.touch([(entry.source, end)])
+        return self._record(
+            entry.name, stream, start, latency,
+            op_type="CMO_PREFETCH", kernel="CMO_PREFETCH", core_type="SDMA", bound="SDMA",
+            nbytes=missing, hbm=missing, floor_=floor(missing / chip.sdma.bandwidth * chip.clock),
+        )  # fmt: skip
 
     def unit(self, entry: UnitEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
         """Run work of a DVPP unit to its end; gives its record."""
@@ -136,24 +148,46 @@ class UnitRunner:
             yield self._shared.kernels.run(entry.cycles, 1, moved, moved, part)
             if entry.effect is not None:
                 entry.effect.finish()
+        return self._record(
+            entry.name, stream, start, 0,
+            op_type=entry.op_type, kernel=entry.unit, core_type="DVPP", bound="DVPP",
+            nbytes=moved, hbm=moved, floor_=entry.cycles,
+        )  # fmt: skip
+
+    def _record(
+        self,
+        name: str,
+        stream: Stream,
+        start: int,
+        latency: int,
+        *,
+        op_type: str,
+        kernel: str,
+        core_type: str,
+        bound: str,
+        nbytes: int,
+        hbm: int,
+        floor_: int,
+    ) -> OpRecord:
+        """The record of what ends now, on a unit that would need `floor_` cycles at its peak."""
         end = int(self._env.now)
-        share = min(1.0, entry.cycles / (end - start)) if end > start else 0.0
+        share = min(1.0, floor_ / (end - start)) if end > start else 0.0
         return OpRecord(
-            name=entry.name,
-            op_type=entry.op_type,
-            kernel=entry.unit,
-            core_type="DVPP",
+            name=name,
+            op_type=op_type,
+            kernel=kernel,
+            core_type=core_type,
             block_dim=1,
             stream=stream.number,
             start=start,
             end=end,
-            launch=0,
+            launch=latency,
             pipes={},
-            bytes_hbm=moved,
-            bytes_l2=moved,
+            bytes_hbm=hbm,
+            bytes_l2=nbytes,
             flops=0,
-            bound="DVPP",
+            bound=bound,
             bound_share=share,
-            roofline=entry.cycles,
-            limits={"DVPP": share},
+            roofline=floor_,
+            limits={bound: share},
         )

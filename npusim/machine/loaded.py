@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import simpy
 
-from npusim.machine.entries import Entry, RecordEntry, TaskEntry, WaitEntry
+from npusim.machine.entries import Entry, Range, RecordEntry, TaskEntry, WaitEntry
 from npusim.machine.functional import FunctionalExecutor
 from npusim.program.executable import Executable, Task
+
+
+class MemoryChecks(Protocol):
+    """What knows the device's memory, page by page."""
+
+    def check(self, who: str, reads: Sequence[Range], writes: Sequence[Range]) -> None:
+        """Whether `who` may touch these ranges.
+
+        Raises:
+            DeviceFaultError: some of it is not allocated.
+        """
+
+    def page_bytes(self, address: int) -> int:
+        """Size of the page at an address."""
 
 
 @dataclass(eq=False)
@@ -21,12 +36,24 @@ class LoadedExecutable:
         base: device address of the plan's start.
         moved: buffers that are elsewhere, by name (a model's inputs and outputs in memory of the
             caller's): their device addresses.
+        memory: looks after the ranges that tasks touch; None for a plan that has the device to
+            itself, in huge pages.
     """
 
     exe: Executable
     executor: FunctionalExecutor | None = None
     base: int = 0
     moved: Mapping[str, int] = field(default_factory=dict)
+    memory: MemoryChecks | None = None
+
+    def check(self, task: Task) -> None:
+        """Whether the task may touch its operands now.
+
+        Raises:
+            DeviceFaultError: it may not.
+        """
+        if self.memory is not None:
+            self.memory.check(task.name, self.reads(task), self.writes(task))
 
     def range(self, name: str) -> tuple[int, int]:
         """Device address and bytes of a buffer."""
@@ -55,10 +82,10 @@ class LoadedExecutable:
                 mark = marks.setdefault(task.records, env.event())
                 yield task.stream, RecordEntry(f"event {task.records}", mark)
 
-    def reads(self, task: Task) -> list[tuple[int, int]]:
+    def reads(self, task: Task) -> list[Range]:
         """Device ranges that a task reads."""
         return [self.range(n) for n in task.inputs if n]
 
-    def writes(self, task: Task) -> list[tuple[int, int]]:
+    def writes(self, task: Task) -> list[Range]:
         """Device ranges that a task writes."""
         return [self.range(n) for n in task.outputs if n]

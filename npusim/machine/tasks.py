@@ -22,6 +22,7 @@ from npusim.machine.launch import LaunchResult, launch_result, start_blocks, tim
 from npusim.machine.record import make_record, stretched
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Stream
+from npusim.machine.tlb import page_walks
 from npusim.program.cores import Cores, cores_held
 from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.kernel import get_kernel
@@ -75,6 +76,7 @@ class TaskRunner:
         before = 0 if launch is None else self._launch
         asked = int(self._env.now)
         yield self._env.timeout(before)  # needs no cores yet
+        home.check(task)
         yield self._shared.cores.take(cores, stream.priority)
         start = int(self._env.now) - before
         waits.queued += start - asked
@@ -84,6 +86,7 @@ class TaskRunner:
         else:
             record = yield from self._ai_core(entry, stream, launch, start)
         self._shared.cores.give(cores)
+        home.check(task)  # memory may have been freed meanwhile
         if home.executor is not None:
             home.executor.execute(task, seen)
         return record
@@ -122,6 +125,9 @@ class TaskRunner:
             moved = result.l2_bytes, result.hbm_bytes
             cores = max(launch.cores.values())
             yield self._shared.kernels.run(result.cycles, cores, *moved, written)
+        walks = page_walks(self._chip, entry.home, task)
+        if walks:
+            yield self._env.timeout(walks)
         end = int(self._env.now)
         result = stretched(result, end - start - overhead)
         record = make_record(task, call, self._chip, result, start, end, overhead, replayed)

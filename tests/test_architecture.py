@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "frontends": {"ir", "ops", "models"},
     "compiler": {"kernels", "program", "ops", "ir", "chip"},
     "machine": {"program", "chip", "timeline", "ops", "ir"},
+    "runtime": {"machine", "program", "timeline", "chip", "ops", "ir"},
     "profiling": {"timeline", "chip"},
     "explore": {
         "frontends",
@@ -35,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
         "chip",
         "timeline",
     },
+    "acl": {"api", "runtime", "frontends", "machine", "program", "ops", "ir", "chip", "timeline"},
 }
 EVERYWHERE = {"errors", "data"}
 

@@ -5,7 +5,7 @@ file that `acl.init` takes ({"npusim": {"chip": "ascend910b2"}}), else by NPUSIM
 environment, else it is "ascend910a". `acl.timeline()` is npusim's own.
 """
 
-from npusim.acl import mdl, op, rt, util
+from npusim.acl import mdl, nn, op, rt, util
 from npusim.acl.base import (
     create_data_buffer,
     create_tensor_desc,
@@ -55,6 +55,7 @@ __all__ = [
     "get_tensor_desc_type",
     "init",
     "mdl",
+    "nn",
     "op",
     "rt",
     "set_tensor_const",

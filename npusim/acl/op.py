@@ -94,7 +94,7 @@ def set_model_dir(model_dir: str) -> None:
 @status
 def update_params(op_type: str, input_desc: list[int], output_desc: list[int], attr: int) -> None:
     """Compile an operator for the shapes of its descriptions."""
-    _compiled(op_type, _descs(input_desc), _descs(output_desc), _attrs(attr))
+    compiled(op_type, _descs(input_desc), _descs(output_desc), _attrs(attr))
 
 
 @status
@@ -182,7 +182,7 @@ def launch(
                     "buffers as large as their tensors",
                     "allocate what get_tensor_desc_size tells",
                 )
-    model = _compiled(op_type, [d for d, _ in inputs], [d for d, _ in outputs], attrs)
+    model = compiled(op_type, [d for d, _ in inputs], [d for d, _ in outputs], attrs)
     model.execute_async(
         [buffer.address for desc, buffer in inputs if desc.constant is None],
         [buffer.address for _, buffer in outputs],
@@ -190,15 +190,30 @@ def launch(
     )
 
 
-def _compiled(
-    op_type: str, inputs: list[TensorDesc], outputs: list[TensorDesc], attrs: dict[str, Any]
+def compiled(
+    op_type: str,
+    inputs: list[TensorDesc],
+    outputs: list[TensorDesc],
+    attrs: dict[str, Any],
+    lend: bool = False,
 ) -> Model:
-    """The operator, loaded on the thread's device; compiled at its first call with these shapes."""
-    key = (PROCESS.device.number, op_type, _key(inputs), _key(outputs), repr(sorted(attrs.items())))
+    """The operator, loaded on the thread's device; compiled at its first call with these shapes.
+
+    Args:
+        lend: its workspace is the caller's.
+    """
+    key = (
+        PROCESS.device.number,
+        lend,
+        op_type,
+        _key(inputs),
+        _key(outputs),
+        repr(sorted(attrs.items())),
+    )
     found = PROCESS.operators.get(key)
     if found is None:
         exe = _compile(op_type, inputs, outputs, attrs)
-        found = PROCESS.operators[key] = Model(PROCESS.device, exe, eager=True)
+        found = PROCESS.operators[key] = Model(PROCESS.device, exe, eager=True, lend=lend)
     return found
 
 

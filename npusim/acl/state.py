@@ -94,7 +94,7 @@ class Handles:
         if not isinstance(found, kind):
             seen = "nothing" if found is None else f"a {type(found).__name__}"
             raise InvalidUseError(
-                Code.RT_PARAM_INVALID,
+                Code.RT_INVALID_HANDLE,
                 f"handle {handle} is {seen}, not a {kind.__name__}",
                 f"what the call that creates a {kind.__name__} returned, until it is destroyed",
                 "pass that handle",

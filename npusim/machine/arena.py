@@ -32,9 +32,9 @@ class Arena:
         self._moved = moved or {}
         self._start = start
 
-    def at(self, moved: Mapping[str, np.ndarray]) -> Arena:
-        """The same memory, with these buffers elsewhere."""
-        return Arena(self._exe, self._bytes, moved, self._start)
+    def at(self, moved: Mapping[str, np.ndarray], data: np.ndarray | None = None) -> Arena:
+        """The same, with these buffers elsewhere, and the plan in `data` if that is given."""
+        return Arena(self._exe, self._bytes if data is None else data, moved, self._start)
 
     def storage(self, name: str) -> np.ndarray:
         """The buffer's device array (a view; writes go to device memory)."""

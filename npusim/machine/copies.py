@@ -42,9 +42,11 @@ def copy_time(chip: ChipSpec, kind: CopyKind, nbytes: int, pageable: bool = Fals
     From pinned memory: latency + bytes over the link's achievable rate. From pageable memory the
     bytes pass a pinned buffer, `pcie.staging` at a time: the host fills one half while the link
     empties the other, so that the slower of the two sets the pace and the other adds one piece.
+    On the device every byte is read and written: at most half of what HBM achieves.
     """
     if kind is CopyKind.D2D:
-        return CopyTime(chip.cycles(chip.sdma.latency), chip.cycles(nbytes / chip.sdma.bandwidth))
+        rate = min(chip.sdma.bandwidth, chip.hbm.bandwidth * chip.hbm.efficiency / 2)
+        return CopyTime(chip.cycles(chip.sdma.latency), chip.cycles(nbytes / rate))
     rate, latency = chip.pcie.bandwidth * chip.pcie.efficiency, chip.pcie.latency
     if not pageable or not nbytes:
         return CopyTime(chip.cycles(latency), chip.cycles(nbytes / rate))
@@ -84,12 +86,27 @@ class UnitRunner:
         peak = self._chip.sdma.bandwidth if way == "D2D" else self._chip.pcie.bandwidth
         bound = "SDMA" if way == "D2D" else "PCIe"
         floor_ = floor(entry.nbytes / peak * self._chip.clock)
-        return self._record(
-            entry.name, stream, start, time.latency,
-            op_type="MEMCPY_ASYNC", kernel=f"MEMCPY_{way}",
-            core_type="SDMA" if way == "D2D" else "PCIE", bound=bound,
-            nbytes=moved, hbm=round(hbm), floor_=floor_,
-        )  # fmt: skip
+        end = int(self._env.now)
+        share = min(1.0, floor_ / (end - start)) if end > start else 0.0
+        return OpRecord(
+            name=entry.name,
+            op_type="MEMCPY_ASYNC",
+            kernel=f"MEMCPY_{way}",
+            core_type="SDMA" if way == "D2D" else "PCIE",
+            block_dim=1,
+            stream=stream.number,
+            start=start,
+            end=end,
+            launch=time.latency,
+            pipes={},
+            bytes_hbm=round(hbm),
+            bytes_l2=moved,
+            flops=0,
+            bound=bound,
+            bound_share=share,
+            roofline=floor_,
+            limits={bound: share},
+        )
 
     def _traffic(self, entry: CopyEntry) -> tuple[float, int, float]:
         """HBM bytes, bytes in all, and the part of HBM's that is written; L2 follows."""
@@ -100,36 +117,49 @@ class UnitRunner:
             read -= l2.resident(entry.source, entry.source + n)
         if write and entry.target is not None:
             l2.drop(entry.target, entry.target + n)
-        if entry.kind is CopyKind.D2D and entry.source is None:
-            read = 0.0  # a fill
-        hbm = max(0.0, read) + write
-        moved = n * (2 if entry.kind is CopyKind.D2D and entry.source is not None else 1)
+        fill = entry.kind is CopyKind.D2D and entry.source is None
+        hbm = write if fill else max(0.0, read) + write
+        moved = n * (2 if entry.kind is CopyKind.D2D and not fill else 1)
         return hbm, moved, write / hbm if hbm else 0.0
 
     def prefetch(
         self, entry: PrefetchEntry, stream: Stream
     ) -> Generator[simpy.Event, Any, OpRecord]:
-        """Bring into L2 what is not there; gives the record."""
-        chip, end = self._chip, entry.source + entry.nbytes
+        """Bring into L2 what is not there, at the pace of a copy; gives the record."""
         with self._units["D2D"].request(stream.priority) as turn:
             asked = int(self._env.now)
             yield turn
-            start = int(self._env.now)
+            start, l2 = int(self._env.now), self._shared.l2
             stream.waits.queued += start - asked
-            missing = max(0, round(entry.nbytes - self._shared.l2.resident(entry.source, end)))
-            latency, body = (
-                chip.cycles(chip.sdma.latency),
-                chip.cycles(missing / chip.sdma.bandwidth),
-            )
-            yield self._env.timeout(latency)
+            where = (entry.source, entry.source + entry.nbytes)
+            missing = max(0, round(entry.nbytes - l2.resident(*where)))
+            time = copy_time(self._chip, CopyKind.D2D, missing)
+            yield self._env.timeout(time.latency)
             if missing:
-                yield self._shared.kernels.run(body, 1, missing, missing, 0.0)
-            self._shared.l2.touch([(entry.source, end)])
-        return self._record(
-            entry.name, stream, start, latency,
-            op_type="CMO_PREFETCH", kernel="CMO_PREFETCH", core_type="SDMA", bound="SDMA",
-            nbytes=missing, hbm=missing, floor_=floor(missing / chip.sdma.bandwidth * chip.clock),
-        )  # fmt: skip
+                yield self._shared.kernels.run(time.body, 1, missing, missing, 0.0)
+            l2.touch([where])
+        least = floor(missing / self._chip.sdma.bandwidth * self._chip.clock)
+        end = int(self._env.now)
+        share = min(1.0, least / (end - start)) if end > start else 0.0
+        return OpRecord(
+            name=entry.name,
+            op_type="CMO_PREFETCH",
+            kernel="CMO_PREFETCH",
+            core_type="SDMA",
+            block_dim=1,
+            stream=stream.number,
+            start=start,
+            end=end,
+            launch=time.latency,
+            pipes={},
+            bytes_hbm=missing,
+            bytes_l2=missing,
+            flops=0,
+            bound="SDMA",
+            bound_share=share,
+            roofline=least,
+            limits={"SDMA": share},
+        )
 
     def unit(self, entry: UnitEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
         """Run work of a DVPP unit to its end; gives its record."""
@@ -148,46 +178,24 @@ class UnitRunner:
             yield self._shared.kernels.run(entry.cycles, 1, moved, moved, part)
             if entry.effect is not None:
                 entry.effect.finish()
-        return self._record(
-            entry.name, stream, start, 0,
-            op_type=entry.op_type, kernel=entry.unit, core_type="DVPP", bound="DVPP",
-            nbytes=moved, hbm=moved, floor_=entry.cycles,
-        )  # fmt: skip
-
-    def _record(
-        self,
-        name: str,
-        stream: Stream,
-        start: int,
-        latency: int,
-        *,
-        op_type: str,
-        kernel: str,
-        core_type: str,
-        bound: str,
-        nbytes: int,
-        hbm: int,
-        floor_: int,
-    ) -> OpRecord:
-        """The record of what ends now, on a unit that would need `floor_` cycles at its peak."""
         end = int(self._env.now)
-        share = min(1.0, floor_ / (end - start)) if end > start else 0.0
+        share = min(1.0, entry.cycles / (end - start)) if end > start else 0.0
         return OpRecord(
-            name=name,
-            op_type=op_type,
-            kernel=kernel,
-            core_type=core_type,
+            name=entry.name,
+            op_type=entry.op_type,
+            kernel=entry.unit,
+            core_type="DVPP",
             block_dim=1,
             stream=stream.number,
             start=start,
             end=end,
-            launch=latency,
+            launch=0,
             pipes={},
-            bytes_hbm=hbm,
-            bytes_l2=nbytes,
+            bytes_hbm=moved,
+            bytes_l2=moved,
             flops=0,
-            bound=bound,
+            bound="DVPP",
             bound_share=share,
-            roofline=floor_,
-            limits={bound: share},
+            roofline=entry.cycles,
+            limits={"DVPP": share},
         )

@@ -142,16 +142,12 @@ class Device:
         Raises:
             DeadlockError: it never will, and there is no such cycle.
         """
-        env = self.env
         while not event.processed:
-            following = env.peek()
-            if following > until or following == float("inf"):
-                if until == float("inf"):
-                    raise deadlock(self.chip.name, self.streams)
+            if self.env.peek() > until:
                 self.run_until(int(until))
                 return False
-            env.step()
-            self._steps += 1
+            if not self.step():
+                raise deadlock(self.chip.name, self.streams)
         return True
 
     def run(self, name: str = "") -> None:
@@ -185,10 +181,9 @@ class Device:
             record = yield from self._callback(entry, stream)
         waits, stream.waits = stream.waits, Waits()
         step = entry.step if isinstance(entry, TaskEntry) else 0
-        if waits != _NOTHING or step or record.stream != stream.number:
+        if waits != _NOTHING or step:
             record = replace(
                 record,
-                stream=stream.number,
                 waited=waits.waited,
                 queued=waits.queued,
                 after=waits.after,

@@ -46,10 +46,12 @@ class FunctionalExecutor:
         if not tile_level:
             self._prepare_weights()
 
-    def at(self, moved: Mapping[str, np.ndarray]) -> FunctionalExecutor:
-        """The same, with the bytes of these buffers elsewhere."""
+    def at(
+        self, moved: Mapping[str, np.ndarray], data: np.ndarray | None = None
+    ) -> FunctionalExecutor:
+        """The same in other memory, as `Arena.at`."""
         other = copy(self)
-        other._arena = self._arena.at(moved)
+        other._arena = self._arena.at(moved, data)
         return other
 
     def look(self, task: Task) -> Seen:

@@ -89,7 +89,7 @@ class DeviceMemory:
                 Code.RT_PARAM_INVALID, f"an allocation of {nbytes} B", "1 B or more", "ask for some"
             )
         held = -(-nbytes // ALIGN) * ALIGN + guard
-        page = self._pages.take(held, policy)
+        page = self._pages.take(held, policy, nbytes)
         if not page:
             raise self._full(nbytes, policy, by)
         made = Allocation(self._next, nbytes, held, page, policy, by, _zeros(held))

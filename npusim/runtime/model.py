@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from npusim.machine.arena import Arena
 from npusim.machine.copies import copy_time
-from npusim.machine.entries import CopyKind, RecordEntry, TaskEntry, WaitEntry
+from npusim.machine.entries import CopyKind, Entry, RecordEntry, TaskEntry, WaitEntry
 from npusim.machine.functional import FunctionalExecutor
 from npusim.machine.loaded import LoadedExecutable
 from npusim.machine.stream import Stream as Queue
@@ -31,36 +32,38 @@ class Model:
 
     Args:
         eager: the host enqueues task by task, instead of launching the whole at once.
-        weights_at_once: the time of copying the weights to the device is spent.
+        lend: its workspace is lent by the caller at every run, unless it has constants.
 
     Raises:
         OutOfMemoryError: its weights and workspace do not fit.
         InvalidUseError: it is compiled for another chip.
     """
 
-    def __init__(self, device: Device, exe: Executable, *, eager: bool = False) -> None:
+    def __init__(
+        self, device: Device, exe: Executable, *, eager: bool = False, lend: bool = False
+    ) -> None:
         device.require_chip(exe)
         self.exe, self.eager = exe, eager
         self.device = device
         self._place = placement(exe)
-        self._memory: Allocation | None = None
         self._queues: list[Queue] = []
-        self._steps = 0
         self._executor: FunctionalExecutor | None = None
         first, last = self._place.kept
-        if last > first:
+        self.workspace = last - first if lend and not exe.constants else 0
+        self._memory: Allocation | None = None
+        if last > first and not self.workspace:
             self._memory = device.memory.allocate(
                 last - first, MemPolicy.HUGE_FIRST, f"model {exe.name}"
             )
-        self._base = (self._memory.address if self._memory else 0) - first
         data = np.zeros(0, np.uint8) if self._memory is None else self._memory.data
-        self._arena = Arena(exe, data, start=first)
         if device.functional:
-            self._arena.load_constants()
-            self._executor = FunctionalExecutor(exe, device.chip, self._arena)
+            arena = Arena(exe, data, start=first)
+            arena.load_constants()
+            self._executor = FunctionalExecutor(exe, device.chip, arena)
         device.call("load model")
-        time = copy_time(device.chip, CopyKind.H2D, exe.memory.weight_bytes, pageable=True)
-        device.clock.spend(device.chip.seconds(time.total), f"load {exe.name}")
+        if exe.memory.weight_bytes:
+            time = copy_time(device.chip, CopyKind.H2D, exe.memory.weight_bytes, pageable=True)
+            device.clock.spend(device.chip.seconds(time.total), f"load {exe.name}")
         device.catch_up()
 
     @property
@@ -86,35 +89,54 @@ class Model:
         self.device.default.synchronize()
 
     def execute_async(
-        self, inputs: Sequence[Place], outputs: Sequence[Place], stream: Stream
+        self,
+        inputs: Sequence[Place],
+        outputs: Sequence[Place],
+        stream: Stream,
+        workspace: int = 0,
     ) -> None:
         """Queue a run.
 
+        Args:
+            workspace: address of `self.workspace` bytes, where the model is to be lent them.
+
         Raises:
-            InvalidUseError: a wrong number of addresses; the model is unloaded.
+            InvalidUseError: a wrong number of addresses.
             ResourceLimitError: no streams for its parallel branches.
         """
-        device = self.device
-        home = self._home(inputs, outputs)
+        home = self._home(inputs, outputs, workspace)
         lanes = self._lanes(stream)
-        first = next(iter(lanes.values()))
-        if not self.eager:  # one launch; its tasks are on the device
-            stream.ready(device.chip.host.graph_launch, f"launch {self.exe.name}")
+        if self.eager:
+            self._enqueue(home, stream)
+        else:  # one launch; its tasks are on the device
+            stream.ready(self.device.chip.host.graph_launch, f"launch {self.exe.name}")
             self._fork(lanes)
-        for number, entry in home.entries(device.machine.env, self._steps):
-            if self.eager:
-                is_task = isinstance(entry, TaskEntry)
-                host = device.chip.host
-                stream.put(entry, host.enqueue if is_task else host.call, entry.name)
-            else:
+            for number, entry in self._entries(home, lanes):
                 lanes[number].put(entry)
-        if not self.eager:
             self._join(lanes)
         for name, source in self._place.copies:
-            target = home.moved[f"{name}\0copy"]
-            address, nbytes = home.range(source)
-            first.put(device.transfers.entry(f"copy {name}", target, address, nbytes))
-        self._steps += 1
+            target = address_of(outputs[self.exe.outputs.index(name)])
+            entry = self.device.transfers.entry(f"copy {name}", target, *home.range(source))
+            stream.queue.put(entry)
+
+    def _enqueue(self, home: LoadedExecutable, stream: Stream) -> None:
+        """Queue its tasks one by one."""
+        host = self.device.chip.host
+        numbers = dict.fromkeys((task.stream for task in self.exe.tasks), stream.queue)
+        for _, entry in self._entries(home, numbers):
+            is_task = isinstance(entry, TaskEntry)
+            stream.put(entry, host.enqueue if is_task else host.call, entry.name)
+
+    def _entries(
+        self, home: LoadedExecutable, lanes: Mapping[int, Queue]
+    ) -> Iterator[tuple[int, Entry]]:
+        """(the model's stream, entry); records are to show the streams that tasks run on."""
+        for number, entry in home.entries(self.device.machine.env):
+            if isinstance(entry, TaskEntry):
+                task = replace(entry.task, stream=lanes[number].number)
+                yield number, TaskEntry(task, home)
+            else:
+                yield number, entry
 
     def _fork(self, lanes: dict[int, Queue]) -> None:
         """Let the model's own streams start where the caller's is now."""
@@ -146,7 +168,9 @@ class Model:
         if self._memory is not None:
             self.device.memory.free(self._memory.address, "unload")
 
-    def _home(self, inputs: Sequence[Place], outputs: Sequence[Place]) -> LoadedExecutable:
+    def _home(
+        self, inputs: Sequence[Place], outputs: Sequence[Place], workspace: int
+    ) -> LoadedExecutable:
         """The model with its inputs and outputs at these addresses."""
         for what, given, own in (
             ("inputs", inputs, self.inputs),
@@ -166,20 +190,23 @@ class Model:
         for owner, names in self._place.moves.items():
             at = targets[owner] if owner in targets and owner not in addresses else addresses[owner]
             moved.update(dict.fromkeys(names, at))
-        for name, _ in self._place.copies:
-            moved[f"{name}\0copy"] = targets[name]
         executor = None
         if self._executor is not None:
-            executor = self._executor.at(dict(self._views(moved)))
-        return LoadedExecutable(self.exe, executor, self._base, moved, memory=self.device.memory)
+            data = self._bytes(workspace, self.workspace) if self.workspace else None
+            executor = self._executor.at(dict(self._views(moved)), data)
+        start = self._memory.address if self._memory else workspace
+        base = start - self._place.kept[0]
+        return LoadedExecutable(self.exe, executor, base, moved, memory=self.device.memory)
 
     def _views(self, moved: dict[str, int]) -> Iterator[tuple[str, np.ndarray]]:
-        """The bytes of moved buffers; where there are none, the run will fail anyway."""
+        """The bytes of moved buffers."""
         for name, address in moved.items():
-            if name in self.exe.buffers:
-                nbytes = self.exe.buffers[name].nbytes
-                view = self.device.memory.view(address, nbytes)
-                yield name, np.zeros(nbytes, np.uint8) if view is None else view
+            yield name, self._bytes(address, self.exe.buffers[name].nbytes)
+
+    def _bytes(self, address: int, nbytes: int) -> np.ndarray:
+        """Device memory; where there is none, others in its place: the run will fail anyway."""
+        view = self.device.memory.view(address, nbytes)
+        return np.zeros(nbytes, np.uint8) if view is None else view
 
     def _lanes(self, stream: Stream) -> dict[int, Queue]:
         """The model's stream numbers → queues: the caller's, then its own."""

@@ -44,9 +44,13 @@ class Pages:
         carved = -(-self._normal * NORMAL // HUGE)
         return max(0, self._frames - self._huge - carved) * HUGE
 
-    def take(self, nbytes: int, policy: MemPolicy) -> int:
-        """The page size that was taken for an allocation; 0 when there are not so many."""
-        for page in self._choices(nbytes, policy):
+    def take(self, nbytes: int, policy: MemPolicy, asked: int = 0) -> int:
+        """The page size that was taken for an allocation; 0 when there are not so many.
+
+        Args:
+            asked: bytes that the program asked for, which decide; by default all of them.
+        """
+        for page in self._choices(asked or nbytes, policy):
             if -(-nbytes // page) * page <= (self.free_huge if page == HUGE else self.free):
                 self._count(nbytes, page, 1)
                 return page

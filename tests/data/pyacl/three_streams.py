@@ -107,9 +107,7 @@ class Pipeline(object):
             check_ret("wait", acl.rt.stream_wait_event(compute, slot.copied))
             if i >= SLOTS:  # the slot's output has been fetched
                 check_ret("wait", acl.rt.stream_wait_event(compute, slot.fetched))
-            ret = acl.mdl.execute_async(
-                self.model_id, slot.input_data, slot.output_data, compute
-            )
+            ret = acl.mdl.execute_async(self.model_id, slot.input_data, slot.output_data, compute)
             check_ret("acl.mdl.execute_async", ret)
             check_ret("acl.rt.record_event", acl.rt.record_event(slot.computed, compute))
             check_ret("wait", acl.rt.stream_wait_event(copy_out, slot.computed))

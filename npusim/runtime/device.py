@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from npusim.runtime.model import Model
 
 _log = logging.getLogger("npusim.runtime")
+_SHOWN = 8  #: streams and events in a report
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class Device:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        """Streams and events end with the device; memory that is left is reported."""
+        self._streams, self._events = {self.default.number: self.default}, {}
         self.close()
 
     # -- streams and events ----------------------------------------------------------------
@@ -374,11 +377,11 @@ class Device:
             yield f"  {made}"
         for address, nbytes in self.pinned.live:
             yield f"  {address:#x} {nbytes:>13,} B  pinned host memory"
-        for stream in self._streams.values():
-            if stream is not self.default:
-                yield f"  stream {stream.number}"
-        for event in self._events.values():
-            yield f"  {event.name}"
+        streams = [str(s.number) for s in self._streams.values() if s is not self.default]
+        for what, numbers in (("streams", streams), ("events", [*map(str, self._events)])):
+            if numbers:
+                shown = ", ".join(numbers[:_SHOWN]) + (" …" if len(numbers) > _SHOWN else "")
+                yield f"  {len(numbers)} {what}: {shown}"
 
     def require_chip(self, exe: Executable) -> None:
         """Whether an executable is for this chip.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from npusim.machine.entries import RecordEntry, WaitEntry
@@ -30,6 +31,17 @@ class Event:
         self._recorded = False  # a record of the present mark is queued
         self._time = -1
         self._waits: list[Any] = []
+
+    def __enter__(self) -> Event:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.device.destroy_event(self)
 
     @property
     def name(self) -> str:

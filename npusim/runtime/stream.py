@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from npusim.machine.entries import CallbackEntry, Entry
@@ -27,6 +28,17 @@ class Stream:
         self.beside: list[Queue] = []
         self.device = device
         self._errors: list[Exception] = []
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.device.destroy_stream(self, force=error is not None)
 
     @property
     def number(self) -> int:

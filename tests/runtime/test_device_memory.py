@@ -166,17 +166,32 @@ def test_the_guard_is_checked_at_the_free() -> None:
 
 
 def test_what_is_left_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "npusim.runtime"), Device("toy") as device:
-        device.malloc(1000, MemPolicy.NORMAL_ONLY)
-        device.malloc_host(10)
+    device = Device("toy")
+    device.malloc(1000, MemPolicy.NORMAL_ONLY)
+    device.malloc_host(10)
+    for _ in range(10):
         device.stream()
-        device.event()
+    device.event()
+    with caplog.at_level(logging.WARNING, "npusim.runtime"):
+        device.close()
     (record,) = caplog.records
     lines = record.getMessage().splitlines()
     assert lines[0] == "device 0: not given back:"
     assert "1,000 B  NORMAL_ONLY normal pages  test_device_memory.py:" in lines[1]
     assert "10 B  pinned host memory" in lines[2]
-    assert lines[3:] == ["  stream 1", "  event 0"]
+    assert lines[3:] == ["  10 streams: 1, 2, 3, 4, 5, 6, 7, 8 …", "  1 events: 0"]
+
+
+def test_a_with_block_ends_streams_and_events(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "npusim.runtime"), Device("toy") as device:
+        with device.stream() as stream, device.event() as event:
+            device.memset(device.malloc(64, by="kept"), 1, 64, stream)
+            event.record(stream)
+        assert event.complete and device.streams_left == device.chip.scheduler.max_streams - 1
+        device.stream()
+        device.event()
+    (record,) = caplog.records
+    assert [line.split()[-1] for line in record.getMessage().splitlines()] == ["back:", "kept"]
 
 
 def test_nothing_is_reported_when_all_is_given_back(caplog: pytest.LogCaptureFixture) -> None:

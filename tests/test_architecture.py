@@ -36,7 +36,18 @@ ALLOWED: dict[str, set[str]] = {
         "chip",
         "timeline",
     },
-    "acl": {"api", "runtime", "frontends", "machine", "program", "ops", "ir", "chip", "timeline"},
+    "acl": {
+        "api",
+        "runtime",
+        "frontends",
+        "compiler",
+        "machine",
+        "program",
+        "ops",
+        "ir",
+        "chip",
+        "timeline",
+    },
 }
 EVERYWHERE = {"errors", "data"}
 

@@ -11,7 +11,6 @@ import numpy as np
 from npusim.acl.constants import DTYPES, LAYOUTS
 from npusim.acl.state import PROCESS, Settings, plain, status
 from npusim.ir import DType, Layout
-from npusim.ir.layout import storage_bytes
 from npusim.runtime import Code, InvalidUseError
 from npusim.timeline import Timeline
 
@@ -73,8 +72,8 @@ class TensorDesc:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, padding of the format included."""
-        return storage_bytes(self.shape, self.layout, self.dtype)
+        """Bytes in memory: dimensions of blocked formats are those in memory."""
+        return prod(self.shape) * self.dtype.size
 
 
 @status

@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 from npusim.acl.base import TensorDesc
-from npusim.acl.op import compiled
+from npusim.acl.single_op import compiled
 from npusim.acl.state import PROCESS, plain, status, value
 from npusim.runtime import Code, InvalidUseError, Model
 

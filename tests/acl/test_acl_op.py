@@ -11,7 +11,7 @@ import pytest
 import npusim.acl as acl
 from npusim.acl.constants import DTYPE_NUMBERS
 from npusim.acl.op_types import known_types
-from npusim.ir import DType
+from npusim.ir import DType, Layout, pack
 from npusim.ops.registry import operator_names
 
 Start = Callable[..., None]
@@ -163,8 +163,10 @@ def test_buffers_and_formats_are_checked(start: Start) -> None:
     small = acl.create_data_buffer(acl.get_data_buffer_addr(buffer), 10)
     assert acl.op.execute_v2("Relu", [x], [small], [y], [target], 0, 0) == 100021
     assert acl.op.execute_v2("Relu", [x], [buffer], [y], [small], 0, 0) == 100022
-    blocked = acl.create_tensor_desc(1, [16, 16], 29)
-    assert acl.op.execute_v2("Relu", [blocked], [buffer], [y], [target], 0, 0) == 100027
+    blocked = acl.create_tensor_desc(1, [1, 1, 16, 16], 29)
+    unknown = acl.create_tensor_desc(1, [16, 16], 77)
+    for bad in (blocked, unknown):
+        assert acl.op.execute_v2("Relu", [bad], [buffer], [y], [target], 0, 0) == 100027
     assert acl.op.execute_v2("Relu", [x + 1], [buffer], [y], [target], 0, 0) == 107017
 
 
@@ -198,6 +200,47 @@ def test_a_cast_has_a_call_of_its_own(start: Start) -> None:
     ptr = acl.get_data_buffer_addr(target)
     acl.rt.memcpy(out.ctypes.data, out.nbytes, ptr, out.nbytes, 2)
     assert np.array_equal(out, A.astype(F32))
+
+
+def described(array: np.ndarray, form: int) -> tuple[int, int]:
+    """As `device`, in a format."""
+    desc, buffer = device(array)
+    return acl.create_tensor_desc(acl.get_tensor_desc_type(desc), list(array.shape), form), buffer
+
+
+@pytest.mark.parametrize(
+    ("form", "layout", "shape"),
+    [(29, "FRACTAL_NZ", (40, 50)), (3, "NC1HWC0", (1, 20, 4, 4)), (4, "FRACTAL_Z", (32, 20, 3, 3))],
+)
+def test_layouts_change_and_change_back(
+    start: Start, form: int, layout: str, shape: tuple[int, ...]
+) -> None:
+    start()
+    x = values(*shape)
+    expected, back = pack(x, Layout(layout)), np.empty_like(x)
+    blocked = np.empty(expected.shape, F16)
+    (plain, source), (there, middle), (again, end) = (
+        device(x), described(blocked, form), device(back),
+    )  # fmt: skip
+    assert acl.op.execute_v2("TransData", [plain], [source], [there], [middle], 0, 0) == 0
+    assert acl.op.execute_v2("TransData", [there], [middle], [again], [end], 0, 0) == 0
+    assert acl.rt.synchronize_stream(0) == 0
+    for array, buffer in ((blocked, middle), (back, end)):
+        ptr = acl.get_data_buffer_addr(buffer)
+        acl.rt.memcpy(array.ctypes.data, array.nbytes, ptr, array.nbytes, 2)
+    assert np.array_equal(blocked, expected) and np.array_equal(back, x)
+
+
+def test_layouts_that_do_not_fit_say_why(start: Start) -> None:
+    start()
+    (x, source), (y, target) = device(A), device(A)
+    assert acl.op.execute_v2("TransData", [x], [source], [y], [target], 0, 0) == 100027
+    wrong, buffer = described(np.zeros((3, 1, 16, 15), F16), 29)
+    assert acl.op.execute_v2("TransData", [x], [source], [wrong], [buffer], 0, 0) == 100022
+    assert "(3, 1, 16, 16) for a tensor of shape (8, 48)" in (acl.get_recent_err_msg() or "")
+    assert acl.op.execute_v2("TransData", [wrong], [buffer], [x], [source], 0, 0) == 100021
+    other, room = described(np.zeros((8, 3, 1, 1, 16), F16), 3)
+    assert acl.op.execute_v2("TransData", [x], [source], [other], [room], 0, 0) == 100027
 
 
 def test_an_operator_s_constant_is_given_by_value(start: Start) -> None:

@@ -91,7 +91,7 @@ class Device:
         self.chip = load_chip(chip, overrides) if isinstance(chip, str) else chip
         self.number, self.functional = number, functional
         self.clock = clock or HostClock(self.chip)
-        self.memory = DeviceMemory(self.chip.hbm.size, f"{self.chip.name} {number}")
+        self.memory = DeviceMemory(self.chip.hbm.size, f"{self.chip.name} {number}", number)
         self.pinned = HostMemory()
         self.machine = Machine(self.chip, KeepAll())
         self.transfers = Transfers(self)
@@ -164,7 +164,7 @@ class Device:
         if force:
             self.call(name)
         else:
-            self.await_mark(stream.queue.drained(), name, None, Code.RT_STREAM_SYNC_TIMEOUT)
+            self.await_marks([stream.queue.drained()], name, None, Code.RT_STREAM_SYNC_TIMEOUT)
         self._streams.pop(stream.number, None)
         self.machine.destroy(stream.number)
 
@@ -309,11 +309,11 @@ class Device:
         """Let the device run as far as the host's clock."""
         self.machine.run_until(self.clock.now)
 
-    def await_mark(self, mark: Any, name: str, timeout: float | None, code: Code) -> None:
-        """Wait on the host until something on the device has happened.
+    def await_marks(self, marks: list[Any], name: str, timeout: float | None, code: Code) -> None:
+        """Wait on the host until things on the device have happened.
 
         Args:
-            mark: the machine's event; timeout: seconds; code: of the error after that time.
+            marks: the machine's events; timeout: seconds; code: of the error after that time.
 
         Raises:
             SyncTimeoutError: it took longer, or it never happens; then the error names who waits
@@ -323,7 +323,7 @@ class Device:
         machine, clock = self.machine, self.clock
         until = float("inf") if timeout is None else clock.now + self.chip.cycles(timeout)
         try:
-            over = machine.run_while(mark, until)
+            over = all(machine.run_while(mark, until) for mark in marks)
         except DeadlockError as error:
             raise SyncTimeoutError(
                 Code.RT_TASK_TIMEOUT, error.what, error.allowed, error.fix
@@ -341,10 +341,10 @@ class Device:
         Raises:
             TaskFailedError: a task failed. SyncTimeoutError: they cannot end.
         """
-        for stream in list(self._streams.values()):
-            mark = stream.queue.drained()
-            self.await_mark(mark, "synchronize device", None, Code.RT_STREAM_SYNC_TIMEOUT)
-        for stream in list(self._streams.values()):
+        streams = list(self._streams.values())
+        marks = [stream.queue.drained() for stream in streams]
+        self.await_marks(marks, "synchronize device", None, Code.RT_STREAM_SYNC_TIMEOUT)
+        for stream in streams:
             stream.raise_fault()
 
     @property

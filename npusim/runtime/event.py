@@ -119,8 +119,8 @@ class Event:
                 "events that were recorded",
                 "record the event on a stream first",
             )
-        self.device.await_mark(
-            self._mark, f"synchronize {self.name}", timeout, Code.RT_EVENT_SYNC_TIMEOUT
+        self.device.await_marks(
+            [self._mark], f"synchronize {self.name}", timeout, Code.RT_EVENT_SYNC_TIMEOUT
         )
 
     def elapsed_ms(self, start: Event) -> float:

@@ -20,8 +20,8 @@ from npusim.runtime.codes import Code
 from npusim.runtime.errors import InvalidUseError, OutOfMemoryError, TaskFailedError
 from npusim.runtime.pages import HUGE, NORMAL, MemPolicy, Pages
 
-BASE = 0x1240_0000_0000  #: the first device address; no pointer of the host's is there
-SPACE = 1 << 43  #: bytes of addresses
+BASE = 0x1240_0000_0000  #: the first address of device 0; no pointer of the host's is there
+SPACE = 1 << 41  #: bytes of addresses of a device; those of the next one follow
 ALIGN = 32
 _SPARSE = 64 << 20  #: from here on bytes are mapped, not allocated
 _MAP_NORESERVE = 0x4000  #: of Linux; Python names it from 3.13 on
@@ -60,13 +60,13 @@ class DeviceMemory:
     """The device's memory. Life cycle: construct, `allocate` and `free`, `leaks` at the end.
 
     Args:
-        size: in bytes; name: the device's, for errors.
+        size: in bytes; name, number: the device's.
     """
 
-    def __init__(self, size: int, name: str) -> None:
+    def __init__(self, size: int, name: str, number: int = 0) -> None:
         self._pages = Pages(size)
         self._name = name
-        self._next = BASE
+        self._base = self._next = BASE + number * SPACE
         self._starts: list[int] = []
         self._all: list[Allocation] = []
         self._overrun: list[Allocation] = []
@@ -92,9 +92,10 @@ class DeviceMemory:
         page = self._pages.take(held, policy, nbytes)
         if not page:
             raise self._full(nbytes, policy, by)
-        made = Allocation(self._next, nbytes, held, page, policy, by, _zeros(held))
-        # A page at least stays unused between two allocations: no access reaches the next one.
-        self._next += (-(-held // HUGE) + 1) * HUGE
+        address = -(-self._next // page) * page
+        made = Allocation(address, nbytes, held, page, policy, by, _zeros(held))
+        # A page stays unused between two allocations: what runs over one is not in the next.
+        self._next = address + (-(-held // page) + 1) * page
         self._starts.append(made.address)
         self._all.append(made)
         return made
@@ -137,7 +138,7 @@ class DeviceMemory:
 
     def owns(self, address: int) -> bool:
         """Whether an address is of the device's, allocated or not."""
-        return BASE <= address < BASE + SPACE
+        return self._base <= address < self._base + SPACE
 
     def view(self, address: int, nbytes: int) -> np.ndarray | None:
         """The bytes of a range; None when it is not allocated as a whole."""

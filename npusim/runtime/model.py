@@ -101,9 +101,16 @@ class Model:
             workspace: address of `self.workspace` bytes, where the model is to be lent them.
 
         Raises:
-            InvalidUseError: a wrong number of addresses.
+            InvalidUseError: a wrong number of addresses; a stream of another device.
             ResourceLimitError: no streams for its parallel branches.
         """
+        if stream.device is not self.device:
+            raise InvalidUseError(
+                Code.RT_STREAM_CONTEXT,
+                f"a run of {self.exe.name} on a stream of device {stream.device.number}",
+                f"streams of device {self.device.number}, where it is loaded",
+                "use a stream of that device",
+            )
         home = self._home(inputs, outputs, workspace)
         lanes = self._lanes(stream)
         if self.eager:

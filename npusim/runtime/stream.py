@@ -105,7 +105,7 @@ class Stream:
         """
         mark = self.queue.drained()
         name = f"synchronize stream {self.number}"
-        self.device.await_mark(mark, name, timeout, Code.RT_STREAM_SYNC_TIMEOUT)
+        self.device.await_marks([mark], name, timeout, Code.RT_STREAM_SYNC_TIMEOUT)
         self.raise_fault()
 
     def raise_fault(self) -> None:

@@ -95,7 +95,7 @@ class Transfers:
         stream.put(entry, device.chip.host.call, "memcpy_async")
         if entry.pageable:
             mark = stream.queue.drained()
-            device.await_mark(mark, "pageable memcpy_async", None, Code.RT_STREAM_SYNC_TIMEOUT)
+            device.await_marks([mark], "pageable memcpy_async", None, Code.RT_STREAM_SYNC_TIMEOUT)
 
     def fill(self, target: Place, value: int, nbytes: int, stream: Stream | None) -> None:
         """Fill device memory with a byte, on a stream, or at once.
@@ -164,7 +164,7 @@ class Transfers:
             device.machine.destroy(number)
             self._own = device.machine.stream(number, counted=False)
         self._own.put(entry)
-        device.await_mark(self._own.drained(), name, None, Code.RT_STREAM_SYNC_TIMEOUT)
+        device.await_marks([self._own.drained()], name, None, Code.RT_STREAM_SYNC_TIMEOUT)
         fault = self._own.fault
         if fault is not None:
             raise TaskFailedError(

@@ -63,10 +63,18 @@ def test_addresses_are_aligned_and_no_pointers_of_the_host() -> None:
         a, b = device.malloc(100), device.malloc(100)
         assert host.ctypes.data % 4096 == 0
         assert a.address % 32 == 0 and a.address >= BASE
-        assert b.address - a.address >= 2 * MIB  # nothing that runs over one reaches the other
+        assert b.address - a.address == 2 * NORMAL  # nothing that runs over one is in the other
+        assert device.malloc(2 * MIB).address % HUGE == 0
         assert not device.memory.owns(host.ctypes.data)
         device.free(a), device.free(b), device.free_host(host)
-        assert not device.leaks()
+        assert len(device.leaks()) == 1
+
+
+def test_devices_have_addresses_of_their_own() -> None:
+    with Device("toy") as one, Device("toy", number=1, clock=None) as two:
+        a, b = one.malloc(64), two.malloc(64)
+        assert not one.memory.owns(b.address) and not two.memory.owns(a.address)
+        a.free(), b.free()
 
 
 def test_out_of_memory_maps_what_is_allocated() -> None:

@@ -198,6 +198,9 @@ def test_the_number_of_tensors_and_the_chip_are_checked() -> None:
         with pytest.raises(InvalidUseError) as error:
             model.execute([1], [])
         assert error.value.code is Code.MODEL_OUTPUT_NOT_MATCH == 100018
+        with Device(CHIP, number=1) as other, pytest.raises(InvalidUseError) as error:
+            model.execute_async([1], [2], other.default)
+        assert error.value.code is Code.RT_STREAM_CONTEXT == 107003
     with Device("ascend910b2") as device, pytest.raises(InvalidUseError, match="compiled for"):
         device.load(compiled(relu))
 

@@ -104,6 +104,16 @@ def compile_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Exec
     return compile_watched(graph, chip, options).executable
 
 
+def lower_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Executable:
+    """The executable of a graph as it is, its types and layouts chosen already: no pass runs.
+
+    Raises:
+        UnsupportedError: an operator, a type or the memory that the chip does not have.
+    """
+    taken = {*graph.tensors, *(n.name for n in graph.nodes)}
+    return _executable(verify(graph), CompileContext(chip, options, taken=taken))
+
+
 def compile_watched(
     graph: Graph, chip: ChipSpec, options: CompileOptions, watch: Watch | None = None
 ) -> Compilation:

@@ -19,10 +19,18 @@ from npusim.machine.core import SharedMemory
 from npusim.machine.entries import TaskEntry
 from npusim.machine.gm import GmState, footprint, visit
 from npusim.machine.launch import LaunchResult, launch_result, start_blocks, time_launch
-from npusim.machine.record import LaunchAccount, UnitWork, make_record, stretched, unit_record
+from npusim.machine.record import (
+    WALKS,
+    LaunchAccount,
+    UnitWork,
+    make_record,
+    stretched,
+    unit_record,
+)
 from npusim.machine.record import account as make_account
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Stream
+from npusim.machine.tlb import page_walks
 from npusim.program.cores import Cores, cores_held
 from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.kernel import get_kernel
@@ -77,6 +85,7 @@ class TaskRunner:
         before = 0 if launch is None else self._launch
         asked = int(self._env.now)
         yield self._env.timeout(before)  # needs no cores yet
+        home.check(task)
         yield self._shared.cores.take(cores, stream.priority)
         start = int(self._env.now) - before
         waits.queued += start - asked
@@ -87,6 +96,7 @@ class TaskRunner:
         else:
             record = yield from self._ai_core(entry, stream, launch, start)
         self._shared.cores.give(cores)
+        home.check(task)  # memory may have been freed meanwhile
         if executor is not None:
             executor.execute(task, seen)
         return record
@@ -125,13 +135,16 @@ class TaskRunner:
             moved = result.l2_bytes, result.hbm_bytes
             cores = max(launch.cores.values())
             yield self._shared.kernels.run(result.cycles, cores, *moved, written)
+        walks = page_walks(self._chip, entry.home, task)
+        if walks:
+            yield self._env.timeout(walks)
         end = int(self._env.now)
         body = end - start - overhead
         key = None
         if replayed and result.cycles == body:  # as it was alone: as often before
             key = (launch.key, gm, overhead, task.macs, task.flops)
         account = self._accounts.get(key) if key is not None else None
-        result = stretched(result, body)
+        result = stretched(stretched(result, body - walks), body, WALKS)
         if account is None:
             account = make_account(task, self._chip, result, end - start, overhead)
             if key is not None:

@@ -121,7 +121,7 @@ def _same_tasks(a: Executable, b: Executable) -> bool:
 def _report(
     mode: PrecisionMode, exe: Executable, result: RunResult, reference: Mapping[str, np.ndarray]
 ) -> ModeReport:
-    from npusim.ops.reduce_elemwise import operators_in
+    from npusim.ops.cann_fused import operators_in
     from npusim.profiling.precision_report import ModeReport
 
     casts = sum(operators_in(t.node).count("Cast") for t in exe.tasks)
@@ -147,7 +147,7 @@ def _errors(
 ) -> list[TensorError]:
     """The float tensors that tasks made and numpy too, in execution order."""
     from npusim import api
-    from npusim.ops.reduce_elemwise import operators_in
+    from npusim.ops.cann_fused import operators_in
     from npusim.profiling.precision_report import TensorError
 
     found = []

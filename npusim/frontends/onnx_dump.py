@@ -13,7 +13,7 @@ import numpy as np
 from npusim.frontends.onnx_export import OPSET, attribute_of
 from npusim.frontends.onnx_tensor import ELEMENT_NUMBERS
 from npusim.ir import Graph, Layout, Node, Tensor
-from npusim.ops.reduce_elemwise import operators_in
+from npusim.ops.cann_fused import operators_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto

@@ -10,7 +10,7 @@ import numpy as np
 from npusim.errors import UnsupportedError
 from npusim.frontends.onnx_tensor import ELEMENT_NUMBERS
 from npusim.ir import Constant, DType, Graph, Layout, Node, Tensor
-from npusim.ops.reduce_elemwise import FusedStep
+from npusim.ops.cann_fused import FusedStep
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto

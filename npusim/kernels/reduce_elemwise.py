@@ -26,7 +26,7 @@ from npusim.kernels.rows import RowReducer, has_reduction, padded
 from npusim.kernels.ub_chain import Job, Run
 from npusim.kernels.vector_program import F32, FOLD, Builder, Step, Value
 from npusim.ops import get_operator
-from npusim.ops.reduce_elemwise import FusedStep, types_of
+from npusim.ops.cann_fused import FusedStep, types_of
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Tiling, kernel
 

@@ -17,7 +17,7 @@ from npusim.ir import DType, Graph, verify
 from npusim.ir.printer import format_graph
 from npusim.models import random_inputs
 from npusim.models.builder import GraphBuilder
-from npusim.ops.reduce_elemwise import operators_in
+from npusim.ops.cann_fused import operators_in
 
 Shape = tuple[int, ...]
 Write = Callable[..., str]

@@ -11,7 +11,7 @@ from launching import CHIPS, check_operator, random_array, timed
 from npusim.ir import DType, TensorType
 from npusim.kernels.reduce import RECIPES
 from npusim.kernels.reduce_elemwise import ReduceElemwise
-from npusim.ops.reduce_elemwise import FusedStep, types_of
+from npusim.ops.cann_fused import FusedStep, types_of
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 Steps = tuple[FusedStep, ...]

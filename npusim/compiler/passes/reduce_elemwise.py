@@ -19,7 +19,7 @@ from npusim.kernels.expressions import LOWER
 from npusim.kernels.reduce import RECIPES
 from npusim.kernels.reduce_elemwise import is_row_op
 from npusim.ops import attributes, get_operator
-from npusim.ops.reduce_elemwise import FusedStep
+from npusim.ops.cann_fused import FusedStep
 
 NAME = "TbeReduceElemwiseFusionPass"
 KERNEL = "ReduceElemwise"

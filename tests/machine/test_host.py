@@ -7,6 +7,7 @@ from tiny import CHIPS
 
 from npusim.api import compile_graph
 from npusim.chip.spec import ChipSpec
+from npusim.compiler import CompileOptions
 from npusim.errors import UnsupportedError
 from npusim.ir import DType
 from npusim.machine.host import HostPlan
@@ -20,12 +21,13 @@ COUNT = 6
 
 
 def chain(chip: ChipSpec, count: int = COUNT) -> Executable:
+    """Softmax kernels one after another, not fused."""
     g = GraphBuilder("chain", DType.FLOAT16)
     x = g.input("x", (64, 100))
     for i in range(count):
         x = g.node("Softmax", f"s{i}", x, axis=-1)
     g.output(x)
-    return compile_graph(g.finish(), chip)
+    return compile_graph(g.finish(), chip, options=CompileOptions(level=1))
 
 
 def ran(plan: HostPlan | None, chip: ChipSpec = CHIP, exe: Executable | None = None) -> Timeline:

@@ -16,6 +16,7 @@ import simpy
 
 from npusim.chip.spec import ChipSpec
 from npusim.machine.entries import CopyEntry, CopyKind, UnitEntry
+from npusim.machine.record import UnitWork, unit_record
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Stream
 from npusim.timeline import OpRecord
@@ -81,30 +82,14 @@ class UnitRunner:
                 yield self._shared.kernels.run(time.body, 1, moved, hbm, written)
             if entry.effect is not None:
                 entry.effect.finish()
-        peak = self._chip.sdma.bandwidth if way == "D2D" else self._chip.pcie.bandwidth
-        bound = "SDMA" if way == "D2D" else "PCIe"
-        floor_ = floor(entry.nbytes / peak * self._chip.clock)
-        end = int(self._env.now)
-        share = min(1.0, floor_ / (end - start)) if end > start else 0.0
-        return OpRecord(
-            name=entry.name,
-            op_type="MEMCPY_ASYNC",
-            kernel=f"MEMCPY_{way}",
-            core_type="SDMA" if way == "D2D" else "PCIE",
-            block_dim=1,
-            stream=stream.number,
-            start=start,
-            end=end,
-            launch=time.latency,
-            pipes={},
-            bytes_hbm=round(hbm),
-            bytes_l2=moved,
-            flops=0,
-            bound=bound,
-            bound_share=share,
-            roofline=floor_,
-            limits={bound: share},
-        )
+        sdma = entry.kind is CopyKind.D2D
+        peak = self._chip.sdma.bandwidth if sdma else self._chip.pcie.bandwidth
+        work = UnitWork(
+            entry.name, "MEMCPY_ASYNC", f"MEMCPY_{way}", "SDMA" if sdma else "PCIE",
+            "SDMA" if sdma else "PCIe", time.latency, round(hbm), moved,
+            least=floor(entry.nbytes / peak * self._chip.clock),
+        )  # fmt: skip
+        return unit_record(work, stream, start, int(self._env.now))
 
     def _traffic(self, entry: CopyEntry) -> tuple[float, int, float]:
         """HBM bytes, bytes in all, and the part of HBM's that is written; L2 follows."""
@@ -136,24 +121,8 @@ class UnitRunner:
             yield self._shared.kernels.run(entry.cycles, 1, moved, moved, part)
             if entry.effect is not None:
                 entry.effect.finish()
-        end = int(self._env.now)
-        share = min(1.0, entry.cycles / (end - start)) if end > start else 0.0
-        return OpRecord(
-            name=entry.name,
-            op_type=entry.op_type,
-            kernel=entry.unit,
-            core_type="DVPP",
-            block_dim=1,
-            stream=stream.number,
-            start=start,
-            end=end,
-            launch=0,
-            pipes={},
-            bytes_hbm=moved,
-            bytes_l2=moved,
-            flops=0,
-            bound="DVPP",
-            bound_share=share,
-            roofline=entry.cycles,
-            limits={"DVPP": share},
-        )
+        work = UnitWork(
+            entry.name, entry.op_type, entry.unit, "DVPP", "DVPP",
+            bytes_hbm=moved, bytes_l2=moved, least=entry.cycles,
+        )  # fmt: skip
+        return unit_record(work, stream, start, int(self._env.now))

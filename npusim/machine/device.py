@@ -9,7 +9,6 @@ is in `sharing`.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import simpy
@@ -24,6 +23,7 @@ from npusim.machine.entries import (
     TaskEntry,
     UnitEntry,
 )
+from npusim.machine.record import UnitWork, unit_record
 from npusim.machine.recorder import Recorder
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Process, Stream, Waits
@@ -153,17 +153,8 @@ class Device:
         else:
             assert isinstance(entry, CallbackEntry)
             record = yield from self._callback(entry, stream)
-        waits, stream.waits = stream.waits, Waits()
-        step = entry.step if isinstance(entry, TaskEntry) else 0
-        if waits != _NOTHING or step:
-            record = replace(
-                record,
-                waited=waits.waited,
-                queued=waits.queued,
-                after=waits.after,
-                starved=waits.starved,
-                step=step,
-            )
+        if stream.waits != _NOTHING:
+            stream.waits = Waits()
         self.recorder.add(record)
         if self._progress is not None:
             self._progress(self.recorder.count)
@@ -174,29 +165,8 @@ class Device:
         start = self.now
         yield self.env.timeout(entry.cycles)
         entry.call()
-        return _callback_record(entry, stream, start, self.now)
+        work = UnitWork(entry.name, "CALLBACK", "CALLBACK", "HOST", "host")
+        return unit_record(work, stream, start, self.now)
 
 
 _NOTHING = Waits()
-
-
-def _callback_record(entry: CallbackEntry, stream: Stream, start: int, end: int) -> OpRecord:
-    return OpRecord(
-        name=entry.name,
-        op_type="CALLBACK",
-        kernel="CALLBACK",
-        core_type="HOST",
-        block_dim=1,
-        stream=stream.number,
-        start=start,
-        end=end,
-        launch=0,
-        pipes={},
-        bytes_hbm=0,
-        bytes_l2=0,
-        flops=0,
-        bound="host",
-        bound_share=1.0,
-        roofline=0,
-        limits={"host": 1.0},
-    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import simpy
 
-from npusim.machine.entries import Entry, RecordEntry, TaskEntry, WaitEntry
+from npusim.machine.entries import Entry, Range, RecordEntry, TaskEntry, WaitEntry
 from npusim.machine.functional import FunctionalExecutor
 from npusim.program.executable import Executable, Task
 
@@ -27,11 +27,16 @@ class LoadedExecutable:
     executor: FunctionalExecutor | None = None
     base: int = 0
     moved: Mapping[str, int] = field(default_factory=dict)
+    _ranges: dict[str, Range] = field(default_factory=dict, init=False, repr=False)
 
-    def range(self, name: str) -> tuple[int, int]:
+    def range(self, name: str) -> Range:
         """Device address and bytes of a buffer."""
-        buffer = self.exe.buffers[name]
-        return self.moved.get(name, self.base + buffer.address), buffer.nbytes
+        found = self._ranges.get(name)
+        if found is None:
+            buffer = self.exe.buffers[name]
+            found = self.moved.get(name, self.base + buffer.address), buffer.nbytes
+            self._ranges[name] = found
+        return found
 
     @property
     def makers(self) -> dict[int, str]:
@@ -55,10 +60,10 @@ class LoadedExecutable:
                 mark = marks.setdefault(task.records, env.event())
                 yield task.stream, RecordEntry(f"event {task.records}", mark)
 
-    def reads(self, task: Task) -> list[tuple[int, int]]:
+    def reads(self, task: Task) -> list[Range]:
         """Device ranges that a task reads."""
         return [self.range(n) for n in task.inputs if n]
 
-    def writes(self, task: Task) -> list[tuple[int, int]]:
+    def writes(self, task: Task) -> list[Range]:
         """Device ranges that a task writes."""
         return [self.range(n) for n in task.outputs if n]

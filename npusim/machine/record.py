@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import floor, prod
 
 from npusim.chip.spec import ChipSpec
+from npusim.machine.entries import TaskEntry
 from npusim.machine.launch import LaunchResult
 from npusim.machine.stats import CoreStats
+from npusim.machine.stream import Stream, Waits
 from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.isa import N_PIPES, PIPE_NAMES
 from npusim.program.kernel import get_kernel
@@ -18,49 +20,129 @@ SATURATED = 0.8
 OTHERS = "other kernels"  #: stalled for: kernels of other streams that use L2 and HBM
 
 
-def make_record(
-    task: Task,
-    call: KernelCall,
-    chip: ChipSpec,
-    result: LaunchResult,
-    start: int,
-    end: int,
-    launch: int,
-    replayed: bool,
-) -> OpRecord:
-    """The timeline's record of one kernel launch."""
+@dataclass(frozen=True)
+class LaunchAccount:
+    """What a launch's record says beside its time and place."""
+
+    pipes: dict[str, PipeTime]
+    limits: dict[str, float]
+    bound: str
+    roofline: int
+
+
+def account(
+    task: Task, chip: ChipSpec, result: LaunchResult, duration: int, launch: int
+) -> LaunchAccount:
+    """The pipes' times, and what bound a launch that took `duration`, `launch` of it overhead."""
     slow = result.slowest
     pipes = {PIPE_NAMES[p]: _pipe(slow, p) for p in range(N_PIPES)}
     pipes["scalar"] = _scalar(slow)
     if chip.core.fixp is None:
         del pipes["fixp"]
-    limits = bound_shares(chip, result, end - start, launch)
-    bound = binding(limits)
-    spans = tuple(
-        Span(PIPE_NAMES[p], op, start + launch + a, start + launch + b)
-        for p, op, a, b in slow.spans
-    )
+    limits = bound_shares(chip, result, duration, launch)
+    return LaunchAccount(pipes, limits, binding(limits), roofline_cycles(chip, task, result))
+
+
+def make_record(
+    entry: TaskEntry,
+    chip: ChipSpec,
+    result: LaunchResult,
+    account: LaunchAccount,
+    when: tuple[int, int, int],
+    waits: Waits,
+    replayed: bool,
+) -> OpRecord:
+    """The timeline's record of one kernel launch.
+
+    Args:
+        when: start, launch overhead, end, in cycles.
+    """
+    task, (start, launch, end) = entry.task, when
+    assert task.call is not None
     return OpRecord(
         name=task.name,
         op_type=task.op_type,
-        kernel=call.kernel,
-        core_type=_core_type(call, chip),
-        block_dim=call.plan.block_dim,
+        kernel=task.call.kernel,
+        core_type=_core_type(task.call, chip),
+        block_dim=task.call.plan.block_dim,
         stream=task.stream,
         start=start,
         end=end,
         launch=launch,
-        pipes=pipes,
+        pipes=account.pipes,
         bytes_hbm=round(result.hbm_bytes),
         bytes_l2=result.l2_bytes,
         flops=task.flops,
-        bound=bound,
-        bound_share=limits[bound],
-        roofline=roofline_cycles(chip, task, result),
-        limits=limits,
-        spans=spans,
+        bound=account.bound,
+        bound_share=account.limits[account.bound],
+        roofline=account.roofline,
+        limits=account.limits,
+        spans=_spans(result, start + launch),
         replayed=replayed,
+        waited=waits.waited,
+        queued=waits.queued,
+        after=waits.after,
+        starved=waits.starved,
+        step=entry.step,
     )
+
+
+@dataclass(frozen=True)
+class UnitWork:
+    """What a unit without pipes did: AI CPU, PCIe, SDMA, DVPP, the host.
+
+    Attributes:
+        least: cycles below which the unit cannot do it.
+    """
+
+    name: str
+    op_type: str
+    kernel: str
+    core_type: str
+    bound: str
+    launch: int = 0
+    bytes_hbm: int = 0
+    bytes_l2: int = 0
+    flops: int = 0
+    least: int = 0
+    step: int = 0
+
+
+def unit_record(work: UnitWork, stream: Stream, start: int, end: int) -> OpRecord:
+    """The timeline's record of it; the unit is its bound."""
+    share = 1.0
+    if work.least:
+        share = min(1.0, work.least / (end - start)) if end > start else 0.0
+    waits = stream.waits
+    return OpRecord(
+        name=work.name,
+        op_type=work.op_type,
+        kernel=work.kernel,
+        core_type=work.core_type,
+        block_dim=1,
+        stream=stream.number,
+        start=start,
+        end=end,
+        launch=work.launch,
+        pipes={},
+        bytes_hbm=work.bytes_hbm,
+        bytes_l2=work.bytes_l2,
+        flops=work.flops,
+        bound=work.bound,
+        bound_share=share,
+        roofline=work.least,
+        limits={work.bound: share},
+        waited=waits.waited,
+        queued=waits.queued,
+        after=waits.after,
+        starved=waits.starved,
+        step=work.step,
+    )
+
+
+def _spans(result: LaunchResult, start: int) -> tuple[Span, ...]:
+    spans = result.slowest.spans
+    return tuple(Span(PIPE_NAMES[p], op, start + a, start + b) for p, op, a, b in spans)
 
 
 def stretched(result: LaunchResult, cycles: int) -> LaunchResult:

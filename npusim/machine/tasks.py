@@ -19,7 +19,8 @@ from npusim.machine.core import SharedMemory
 from npusim.machine.entries import TaskEntry
 from npusim.machine.gm import GmState, visit
 from npusim.machine.launch import LaunchResult, launch_result, start_blocks, time_launch
-from npusim.machine.record import make_record, stretched
+from npusim.machine.record import LaunchAccount, UnitWork, make_record, stretched, unit_record
+from npusim.machine.record import account as make_account
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Stream
 from npusim.program.cores import Cores, cores_held
@@ -62,6 +63,7 @@ class TaskRunner:
         self._detail, self._traced, self._watch = detail, traced, watch
         self._memory = SharedMemory(env, chip)
         self._profiles: dict[tuple[int, GmState], LaunchResult] = {}
+        self._accounts: dict[tuple[object, ...], LaunchAccount] = {}
         self._keys: dict[tuple[object, ...], int] = {}
         self._launches: dict[int, _Launch] = {}
         self._launch = chip.cycles(chip.scheduler.launch)
@@ -123,9 +125,16 @@ class TaskRunner:
             cores = max(launch.cores.values())
             yield self._shared.kernels.run(result.cycles, cores, *moved, written)
         end = int(self._env.now)
+        took = result.cycles == end - start - overhead
+        known = (launch.key, gm, overhead, task.macs, task.flops) if took and not keep else None
+        account = self._accounts.get(known) if known is not None else None
         result = stretched(result, end - start - overhead)
-        record = make_record(task, call, self._chip, result, start, end, overhead, replayed)
-        return record
+        if account is None:
+            account = make_account(task, self._chip, result, end - start, overhead)
+        if known is not None:
+            self._accounts[known] = account
+        when = (start, overhead, end)
+        return make_record(entry, self._chip, result, account, when, stream.waits, replayed)
 
     def _profile(self, launch: _Launch, gm: GmState, keep: bool) -> tuple[LaunchResult, bool]:
         """The launch's timing, simulated at its first occurrence."""
@@ -191,25 +200,11 @@ class TaskRunner:
             yield self._env.timeout(max(0, start + launch + body - self._env.now))
         else:
             yield self._shared.kernels.run(body, 1, nbytes, hbm, 0.5)
-        return OpRecord(
-            name=task.name,
-            op_type=task.op_type,
-            kernel="AICPU",
-            core_type=TaskKind.AI_CPU.value,
-            block_dim=1,
-            stream=task.stream,
-            start=start,
-            end=int(self._env.now),
-            launch=launch,
-            pipes={},
-            bytes_hbm=round(hbm),
-            bytes_l2=nbytes,
-            flops=task.flops,
-            bound="aicpu",
-            bound_share=1.0,
-            roofline=0,
-            limits={"aicpu": 1.0},
-        )
+        work = UnitWork(
+            task.name, task.op_type, "AICPU", TaskKind.AI_CPU.value, "aicpu",
+            launch, round(hbm), nbytes, task.flops, step=entry.step,
+        )  # fmt: skip
+        return unit_record(work, stream, start, int(self._env.now))
 
 
 def _written(task: Task, call: KernelCall, gm: GmState, result: LaunchResult) -> float:

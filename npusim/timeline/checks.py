@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from npusim.errors import AccountingError
 from npusim.timeline.timeline import OpRecord, Timeline
 
+_EXACT = 64  #: ops side by side of which all pairs of start and end are checked
+_RUN = 32
 _FIX = "this is a defect of the simulator: please report it"
 
 
@@ -53,8 +57,12 @@ def _side_by_side(ops: Sequence[OpRecord]) -> Iterator[list[OpRecord]]:
 def _check_rate(group: Sequence[OpRecord], what: str, nbytes: Sequence[int], rate: float) -> None:
     """Bytes of the ops that lie between the start of one and the end of another, launches apart.
 
-    Bytes are rounded per op, and each ends at a whole cycle.
+    Bytes are rounded per op, and each ends at a whole cycle. In a large group only runs of up to
+    `_RUN` ops, in order of start, are looked at: every pair of start and end would be too many.
     """
+    if len(group) > _EXACT:
+        _check_runs(group, what, nbytes, rate)
+        return
     spans = sorted((op.end, op.start + op.launch, n) for op, n in zip(group, nbytes, strict=True))
     for start in {start for _, start, _ in spans}:
         moved = count = 0
@@ -63,11 +71,33 @@ def _check_rate(group: Sequence[OpRecord], what: str, nbytes: Sequence[int], rat
                 continue
             moved, count = moved + n, count + 1
             if moved > rate * (end - start + count) + count:
-                raise AccountingError(
-                    f"{count} ops from {start} to {end} move {moved} B through {what}",
-                    f"at most {rate:.1f} B per cycle",
-                    _FIX,
-                )
+                raise _too_fast(count, start, end, moved, what, rate)
+
+
+def _check_runs(group: Sequence[OpRecord], what: str, nbytes: Sequence[int], rate: float) -> None:
+    """As `_check_rate`, for runs of neighbours; the group is in order of start."""
+    starts = np.array([op.start + op.launch for op in group])
+    ends = np.array([op.end for op in group])
+    moved, last = np.array(nbytes), ends
+    for count in range(1, min(_RUN, len(group)) + 1):
+        if count > 1:
+            moved = moved[:-1] + np.array(nbytes)[count - 1 :]
+            last = np.maximum(last[:-1], ends[count - 1 :])
+        first = starts[: len(moved)]
+        above = moved > rate * (last - first + count) + count
+        if above.any():
+            i = int(above.argmax())
+            raise _too_fast(count, int(first[i]), int(last[i]), int(moved[i]), what, rate)
+
+
+def _too_fast(
+    count: int, start: int, end: int, moved: int, what: str, rate: float
+) -> AccountingError:
+    return AccountingError(
+        f"{count} ops from {start} to {end} move {moved} B through {what}",
+        f"at most {rate:.1f} B per cycle",
+        _FIX,
+    )
 
 
 def _check_host(timeline: Timeline) -> None:

@@ -269,5 +269,7 @@ def test_an_event_that_is_never_recorded_is_named(detail: Detail) -> None:
     exe = joined()
     exe.tasks = [replace(t, waits=(8,)) if t.name == "slow0" else t for t in exe.tasks]
     exe.tasks = [replace(t, records=8) if t.name == "join" else t for t in exe.tasks]
-    with pytest.raises(DeadlockError, match=r"'slow0'.* 8, 'join' on stream 1 has not recorded it; .* event 7"):
+    with pytest.raises(
+        DeadlockError, match=r"'slow0'.* 8, 'join' on stream 1 has not recorded it; .* event 7"
+    ):
         timed(exe, chip, detail)

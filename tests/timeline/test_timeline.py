@@ -48,7 +48,11 @@ def test_a_sound_timeline_passes_unchanged() -> None:
 @pytest.mark.parametrize(
     ("ops", "total", "message"),
     [
-        ([OP, replace(OP, start=999, end=1999)], None, "starts at 999; its stream was free at 1000"),
+        (
+            [OP, replace(OP, start=999, end=1999)],
+            None,
+            "starts at 999; its stream was free at 1000",
+        ),
         ([OP], 999, "ends at 1000, the run at 999"),
         ([replace(OP, end=-1)], 1000, "lasts -1 cycles"),
         ([replace(OP, launch=1001)], None, "lasts 1000 cycles"),

@@ -55,6 +55,23 @@ def console() -> Console:
     return found
 
 
+def refuse_without_model(
+    args: argparse.Namespace, command: str, page: str, options: Iterable[str]
+) -> None:
+    """A worked example stands as it is.
+
+    Raises:
+        UsageError: an option that belongs to a model.
+    """
+    for option in options:
+        if getattr(args, option):
+            raise UsageError(
+                f"--{option} without a model",
+                f"npusim {command} MODEL [options], or npusim {command} -o {page} alone",
+                f"name a model, or leave out --{option}",
+            )
+
+
 def add_set(parser: argparse._ActionsContainer) -> None:
     """The option that changes a key of the chip."""
     parser.add_argument(

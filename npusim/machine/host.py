@@ -8,11 +8,8 @@ the end of every launch it waits for the device, as a program does that looks at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
-
-import simpy
 
 from npusim.errors import UnsupportedError
 from npusim.machine.device import Device
@@ -93,13 +90,12 @@ class HostProcess:
             last = min(first + plan.sink_size, plan.steps)
             sunk = self._sink(range(first, last))
             if plan.exec is None:
-                for event in sunk:
-                    yield event
+                yield from sunk
             else:
                 yield from thread.spend(self._graph_launch, f"launch {self._loaded.exe.name}")
                 yield from thread.wait(sunk, f"steps {first} to {last - 1}")
 
-    def _sink(self, steps: range) -> Iterator[simpy.Event]:
+    def _sink(self, steps: range) -> Calls:
         """The steps are on the device: queued as it goes, never so late that it would wait.
 
         Gives what happens meanwhile, up to the end of the last step.

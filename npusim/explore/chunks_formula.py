@@ -76,12 +76,14 @@ def _three_streams(work: ChunkWork, t: ChunkTimes, c: _Costs, chunks: int, buffe
     again = 1 if chunks > buffers else 0  # a buffer is used again: one event more
     after = max(c.gap, c.event)  # recording an event fills the gap
     calls = n_in + 1 + again + 2 + again + n_out + 2
-    computing = t.compute + after + (1 + again) * c.event
+    computing = max(
+        t.compute + after + (1 + again) * c.event,
+        again * (t.copy_in + t.compute + 5 * c.event) / buffers,
+        again * (t.compute + t.copy_out + 4 * c.event) / buffers,
+    )
     period = max(
         t.copy_in + after + again * c.event,
         t.copy_out + after + c.event,
-        again * (t.copy_in + t.compute + 5 * c.event) / buffers,
-        again * (t.compute + t.copy_out + 4 * c.event) / buffers,
         calls * c.call + c.launch,
     )
     start = max(c.call + t.copy_in + 2 * c.event, (n_in + 2) * c.call + c.launch)

@@ -56,9 +56,10 @@ def feed_study(
             timeline = Feed(work, chip, depth, before + counted, on_host).run()
             ends = step_ends(timeline)
             step = (ends[-1] - ends[before - 1]) / counted
-            closed = closed_form(alone, depth, work.batch)
+            bounds = closed_form(alone, depth, work.batch)
+            bound = max(bounds, key=lambda name: bounds[name])
             busy = busy_shares(timeline, chip, work, on_host, step)
-            rows.append(FeedRow(path, depth, timeline.us(step), closed, busy))
+            rows.append(FeedRow(path, depth, timeline.us(step), bounds[bound], bound, busy))
             if progress is not None:
                 progress("prefetch depths", len(rows), len(paths) * len(prefetch))
     shape = work.model.buffers[work.model.inputs[0]].shape
@@ -123,8 +124,8 @@ def feed_times(work: FeedWork, chip: ChipSpec, workers: int | None) -> FeedTimes
     )
 
 
-def closed_form(t: FeedTimes, prefetch: int, batch: int) -> float:
-    """µs per batch, in the steady state.
+def closed_form(t: FeedTimes, prefetch: int, batch: int) -> dict[str, float]:
+    """What a batch takes at least, in µs of the steady state, by what binds; the step is the most.
 
     A batch's preparation waits for the computing of the one before the p it may be ahead of: p + 1
     batches go once around copy, preparation and computing together. No stage does more than it can:
@@ -132,7 +133,9 @@ def closed_form(t: FeedTimes, prefetch: int, batch: int) -> float:
         step = max(compute, batch · per image, (copy + prepare + compute) / (p + 1))
     """
     around = t.copy + t.prepare + t.compute + t.in_turn
-    return max(t.compute + t.between, batch * max(t.per_image.values()), around / (prefetch + 1))
+    stages = {stage: batch * us for stage, us in t.per_image.items()}
+    turn = "prefetch" if prefetch else "in turn"
+    return {"NPU": t.compute + t.between, **stages, turn: around / (prefetch + 1)}
 
 
 # -- the published claim -----------------------------------------------------------------------

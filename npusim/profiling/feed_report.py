@@ -16,7 +16,8 @@ from npusim.timeline.fed import FeedStudy, FeedTimes
 _COLUMNS = ("path", "prefetch", "images/s", "step", "NPU busy", "others busy", "bound",
             "closed form")  # fmt: skip
 _LEGEND = (
-    "prefetch: batches prepared ahead of the one that computes; 0: one after the other",
+    "prefetch: batches prepared ahead of the one that computes; 0: one after the other (in turn)",
+    "bound: the stage that sets the pace; prefetch: more of it would be faster",
     "busy: share of a stage's capacity that is used",
     "closed form: how far it is from the simulated step",
 )
@@ -74,9 +75,7 @@ def feed_json(found: Sequence[tuple[FeedStudy, Sequence[Claim]]]) -> list[dict[s
     return [
         {
             **asdict(s),
-            "rows": [
-                {**asdict(r), "images_per_s": s.images_per_s(r), "bound": r.bound} for r in s.rows
-            ],
+            "rows": [{**asdict(r), "images_per_s": s.images_per_s(r)} for r in s.rows],
             "claims": [asdict(c) for c in claims],
         }
         for s, claims in found

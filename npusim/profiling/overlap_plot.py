@@ -54,7 +54,7 @@ def overlap_map_picture(found: OverlapMap) -> Picture:
     width = cell * len(found.chunk_counts)
     for number, (title, target, values) in enumerate(grids):
         left = 150 + number * (width + gap)
-        labels.append(Label(left, 20, f"{title}: bold from {percent(target)}", bold=True))
+        labels.append(Label(left, 20, f"{title}: bold from {100 * target:g} %", bold=True))
         for column, chunks in enumerate(found.chunk_counts):
             labels.append(Label(left + (column + 0.5) * cell, 44, f"{chunks} chunks", "middle"))
         for c, value in zip(found.cells, values, strict=True):
@@ -73,8 +73,8 @@ def overlap_map_picture(found: OverlapMap) -> Picture:
         f"{duration(found.compute_us)}); 3 streams, pinned memory, {found.buffers} buffers"
     )
     labels.append(Label(150, height - 10, note))
-    title = f"Where {percent(found.target_hidden)} overlap and {percent(found.target_utilisation)} "
-    title += f"utilisation hold on {found.chip}"
+    targets = f"{100 * found.target_hidden:g} % overlap and {100 * found.target_utilisation:g} %"
+    title = f"Where {targets} utilisation hold on {found.chip}"
     return Picture(title, 150 + 2 * width + gap + 20, height, tuple(boxes), tuple(labels))
 
 

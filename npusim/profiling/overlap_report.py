@@ -75,7 +75,7 @@ def _grid(m: OverlapMap) -> Table:
     for cells in _map_rows(m):
         shown.add_row(*map(Text, cells))
     shown.caption = (
-        f"✓ {percent(m.target_hidden)} hidden and {percent(m.target_utilisation)} busy · "
+        f"✓ {100 * m.target_hidden:g} % hidden and {100 * m.target_utilisation:g} % busy · "
         f"{m.kernel}, {duration(m.compute_us)} a chunk, 3 streams, pinned, {m.buffers} buffers"
     )
     return shown

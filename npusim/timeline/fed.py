@@ -38,6 +38,8 @@ class FeedRow:
     Attributes:
         path: what preprocesses; prefetch: batches prepared ahead of the one that computes.
         step_us: per batch; closed_us: by the closed form.
+        bound: the stage that sets the pace, "in turn" without prefetch, "prefetch" where more of
+            it would be faster.
         busy: stage → share of its capacity that is used; "NPU" among them.
     """
 
@@ -45,14 +47,8 @@ class FeedRow:
     prefetch: int
     step_us: float
     closed_us: float
+    bound: str
     busy: Mapping[str, float]
-
-    @property
-    def bound(self) -> str:
-        """The busiest stage; "in turn" where no two stages of different batches overlap."""
-        if self.prefetch == 0:
-            return "in turn"
-        return max(self.busy, key=lambda stage: self.busy[stage])
 
 
 @dataclass(frozen=True)

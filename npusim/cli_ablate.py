@@ -16,6 +16,7 @@ from npusim.cli_shared import (
     EXIT_OK,
     add_model,
     console,
+    loaded_model,
     progress_bars,
     refuse_without_model,
 )
@@ -69,15 +70,11 @@ def ablate_command(args: argparse.Namespace) -> int:
 
 
 def _one(args: argparse.Namespace, progress: Progress | None) -> tuple[Ablation, Sequence[Claim]]:
-    from npusim import api
     from npusim.chip import load_chip
     from npusim.compiler.precision_modes import mode_named
 
     chip = load_chip(args.chip or DEFAULT_CHIP, args.set)
-    model = api.load_model(
-        args.model, batch=args.batch, shapes=dict(args.shape) or None, seed=args.seed,
-        precision=args.precision,
-    )  # fmt: skip
+    model = loaded_model(args)
     model = replace(model, precision=mode_named(model.precision).name)  # fp32, however called
     return _ablation(args, model, chip, progress), ()
 

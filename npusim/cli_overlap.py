@@ -14,6 +14,7 @@ from npusim.cli_shared import (
     EXIT_OK,
     add_model,
     console,
+    loaded_model,
     positive,
     progress_bars,
     refuse_without_model,
@@ -83,15 +84,11 @@ _Found = tuple[
 
 
 def _one(args: argparse.Namespace, progress: Progress | None) -> _Found:
-    from npusim import api
     from npusim.chip import load_chip
     from npusim.explore.overlap import claims_on_study
 
     chip = load_chip(args.chip or DEFAULT_CHIP, args.set)
-    model = api.load_model(
-        args.model, batch=args.batch, shapes=dict(args.shape) or None, seed=args.seed,
-        precision=args.precision,
-    )  # fmt: skip
+    model = loaded_model(args)
     study = _study(args, model, chip, progress)
     return [(study, claims_on_study(study))], []
 

@@ -14,6 +14,7 @@ from npusim.cli_shared import (
     EXIT_OK,
     add_model,
     console,
+    loaded_model,
     positive,
     progress_bars,
     refuse_without_model,
@@ -69,13 +70,9 @@ def pipeline_command(args: argparse.Namespace) -> int:
 
 
 def _one(args: argparse.Namespace, progress: Progress | None) -> tuple[FeedStudy, Sequence[Claim]]:
-    from npusim import api
     from npusim.chip import load_chip
 
-    model = api.load_model(
-        args.model, batch=args.batch, shapes=dict(args.shape) or None, seed=args.seed,
-        precision=args.precision,
-    )  # fmt: skip
+    model = loaded_model(args)
     chip = load_chip(args.chip or DEFAULT_CHIP, args.set)
     return _study(args, model, chip, args.image or IMAGE, progress)
 

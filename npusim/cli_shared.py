@@ -12,7 +12,7 @@ from npusim.errors import NpusimError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npusim.api import Progress
+    from npusim.api import LoadedModel, Progress
 
 DEFAULT_CHIP = "ascend910a"
 EXIT_OK, EXIT_CHECK_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -53,6 +53,20 @@ def console() -> Console:
     if not found.is_terminal:
         found.width = REPORT_WIDTH
     return found
+
+
+def loaded_model(args: argparse.Namespace) -> LoadedModel:
+    """The model that the options of `add_model` name.
+
+    Raises:
+        ModelError: unknown name, unreadable file, shapes that do not fit.
+    """
+    from npusim import api
+
+    return api.load_model(
+        args.model, batch=args.batch, shapes=dict(args.shape) or None, seed=args.seed,
+        precision=args.precision,
+    )  # fmt: skip
 
 
 def refuse_without_model(

@@ -8,7 +8,7 @@ the host then serialises what the streams could do side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
@@ -170,17 +170,15 @@ class ChunkPipeline:
         yield from self._host.synchronize(numbers, "all chunks")
 
     def _copy_in(self, i: int) -> Calls:
-        host, stream = self._host, self._in
-        if stream != COMPUTE and i >= self._buffers:
+        if self._in != COMPUTE and i >= self._buffers:
             mark = self._computed[i - self._buffers]
-            yield from host.submit(stream, WaitEntry(f"computed {i - self._buffers}", mark))
+            yield from self._host.submit(self._in, WaitEntry(f"computed {i - self._buffers}", mark))
         for name, nbytes in self._work.copies_in:
             target = self._slots[i % self._buffers]["in", name]
-            pageable = not self._way.pinned
-            entry = CopyEntry(f"input {i}", CopyKind.H2D, nbytes, None, target, pageable)
-            yield from host.copy(stream, entry)
-        if stream != COMPUTE:
-            yield from host.submit(stream, RecordEntry(f"arrived {i}", self._arrived[i]))
+            copy = CopyEntry(f"input {i}", CopyKind.H2D, nbytes, target=target)
+            yield from self._copy(self._in, copy)
+        if self._in != COMPUTE:
+            yield from self._host.submit(self._in, RecordEntry(f"arrived {i}", self._arrived[i]))
 
     def _compute(self, i: int) -> Calls:
         host, apart = self._host, self._in != COMPUTE
@@ -195,16 +193,17 @@ class ChunkPipeline:
             yield from host.submit(COMPUTE, RecordEntry(f"computed {i}", self._computed[i]))
 
     def _copy_out(self, i: int) -> Calls:
-        host, stream = self._host, self._out
-        if stream != COMPUTE:
-            yield from host.submit(stream, WaitEntry(f"computed {i}", self._computed[i]))
+        if self._out != COMPUTE:
+            yield from self._host.submit(self._out, WaitEntry(f"computed {i}", self._computed[i]))
         for name, nbytes in self._work.copies_out:
             source = self._slots[i % self._buffers]["out", name]
-            pageable = not self._way.pinned
-            entry = CopyEntry(f"output {i}", CopyKind.D2H, nbytes, source, None, pageable)
-            yield from host.copy(stream, entry)
-        if stream != COMPUTE:
-            yield from host.submit(stream, RecordEntry(f"sent {i}", self._sent[i]))
+            copy = CopyEntry(f"output {i}", CopyKind.D2H, nbytes, source=source)
+            yield from self._copy(self._out, copy)
+        if self._out != COMPUTE:
+            yield from self._host.submit(self._out, RecordEntry(f"sent {i}", self._sent[i]))
+
+    def _copy(self, stream: int, copy: CopyEntry) -> Calls:
+        yield from self._host.copy(stream, replace(copy, pageable=not self._way.pinned))
 
 
 # -- figures ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.machine.entries import CopyEntry, CopyKind
 from npusim.machine.record import UnitWork, unit_record
 from npusim.machine.sharing import Shared
-from npusim.machine.stream import Stream
+from npusim.machine.stream import Stream, turn
 from npusim.timeline import OpRecord
 
 _WAYS = {CopyKind.H2D: "H2D", CopyKind.D2H: "D2H", CopyKind.D2D: "D2D"}
@@ -68,11 +68,8 @@ class CopyRunner:
     def run(self, entry: CopyEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
         """Run a copy to its end; gives its record."""
         way = _WAYS[entry.kind]
-        with self._engines[way].request(stream.priority) as turn:
-            asked = int(self._env.now)
-            yield turn
+        with (yield from turn(self._env, self._engines[way], stream)):
             start = int(self._env.now)
-            stream.waits.queued += start - asked
             if entry.effect is not None:
                 entry.effect.begin()
             time = copy_time(self._chip, entry.kind, entry.nbytes, entry.pageable)

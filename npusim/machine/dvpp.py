@@ -16,7 +16,7 @@ from npusim.errors import UnsupportedError
 from npusim.machine.entries import UnitEntry
 from npusim.machine.record import UnitWork, unit_record
 from npusim.machine.sharing import Shared
-from npusim.machine.stream import Stream
+from npusim.machine.stream import Stream, turn
 from npusim.timeline import OpRecord
 
 JPEGD, VPC = "JPEGD", "VPC"
@@ -68,11 +68,8 @@ class DvppRunner:
 
     def run(self, entry: UnitEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
         """Run work of a DVPP unit to its end; gives its record."""
-        with self._unit(entry).request(stream.priority) as turn:
-            asked = int(self._env.now)
-            yield turn
+        with (yield from turn(self._env, self._unit(entry), stream)):
             start = int(self._env.now)
-            stream.waits.queued += start - asked
             if entry.effect is not None:
                 entry.effect.begin()
             moved = sum(n for _, n in (*entry.reads, *entry.writes))

@@ -19,6 +19,8 @@ from npusim.cli_ablate import add_ablate
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
 from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
+from npusim.cli_overlap import add_overlap
+from npusim.cli_pipeline import add_pipeline
 from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
 from npusim.cli_sanitize import Sanitizer, add_sanitize
@@ -336,6 +338,8 @@ def _parser() -> argparse.ArgumentParser:
     add_compile(commands.add_parser)
     add_ablate(commands.add_parser)
     add_diff(commands.add_parser)
+    add_overlap(commands.add_parser)
+    add_pipeline(commands.add_parser)
     add_precision(commands.add_parser)
     add_replay(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")

@@ -14,10 +14,11 @@ from npusim.cli_shared import (
     DEFAULT_CHIP,
     EXIT_CHECK_FAILED,
     EXIT_OK,
-    UsageError,
     add_model,
     console,
+    loaded_model,
     progress_bars,
+    refuse_without_model,
 )
 from npusim.cli_tiling import add_tiling_cache
 
@@ -42,6 +43,7 @@ def ablate_command(args: argparse.Namespace) -> int:
     from npusim.profiling.ablation_report import ablation_json, ablation_page, print_ablation
     from npusim.profiling.files import write_text
     from npusim.profiling.replay_plot import check_plot
+    from npusim.profiling.tables import print_claims
 
     if args.plot:
         check_plot(args.plot)
@@ -50,10 +52,7 @@ def ablate_command(args: argparse.Namespace) -> int:
     terminal = console()
     for a, claims in found:
         print_ablation(a, terminal)
-        terminal.print("")
-        for claim in claims:
-            terminal.print(f"{claim.topic}: {claim.claim}", style="bold")
-            terminal.print(f"{claim.found}\n")
+        print_claims(claims, terminal)
     sys.stdout.flush()
     if args.output:
         write_text(args.output, ablation_page(found, _command(args), ORDER))
@@ -71,15 +70,11 @@ def ablate_command(args: argparse.Namespace) -> int:
 
 
 def _one(args: argparse.Namespace, progress: Progress | None) -> tuple[Ablation, Sequence[Claim]]:
-    from npusim import api
     from npusim.chip import load_chip
     from npusim.compiler.precision_modes import mode_named
 
     chip = load_chip(args.chip or DEFAULT_CHIP, args.set)
-    model = api.load_model(
-        args.model, batch=args.batch, shapes=dict(args.shape) or None, seed=args.seed,
-        precision=args.precision,
-    )  # fmt: skip
+    model = loaded_model(args)
     model = replace(model, precision=mode_named(model.precision).name)  # fp32, however called
     return _ablation(args, model, chip, progress), ()
 
@@ -96,13 +91,10 @@ def _example(
     from npusim.chip import load_chip
     from npusim.explore.published_claims import claims_on
 
-    for option in ("batch", "chip", "set", "shape", "precision", "seed", "plot", "check"):
-        if getattr(args, option):
-            raise UsageError(
-                f"--{option} without a model",
-                "npusim ablate MODEL [options], or npusim ablate -o docs/ablation.md alone",
-                f"name a model, or leave out --{option}",
-            )
+    refuse_without_model(
+        args, "ablate", "docs/ablation.md",
+        ("batch", "chip", "set", "shape", "precision", "seed", "plot", "check"),
+    )  # fmt: skip
     found: list[tuple[Ablation, Sequence[Claim]]] = []
     for name, batch in EXAMPLE:
         model = api.load_model(name, batch=batch)

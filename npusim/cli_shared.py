@@ -12,7 +12,7 @@ from npusim.errors import NpusimError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npusim.api import Progress
+    from npusim.api import LoadedModel, Progress
 
 DEFAULT_CHIP = "ascend910a"
 EXIT_OK, EXIT_CHECK_FAILED, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -53,6 +53,37 @@ def console() -> Console:
     if not found.is_terminal:
         found.width = REPORT_WIDTH
     return found
+
+
+def loaded_model(args: argparse.Namespace) -> LoadedModel:
+    """The model that the options of `add_model` name.
+
+    Raises:
+        ModelError: unknown name, unreadable file, shapes that do not fit.
+    """
+    from npusim import api
+
+    return api.load_model(
+        args.model, batch=args.batch, shapes=dict(args.shape) or None, seed=args.seed,
+        precision=args.precision,
+    )  # fmt: skip
+
+
+def refuse_without_model(
+    args: argparse.Namespace, command: str, page: str, options: Iterable[str]
+) -> None:
+    """A worked example stands as it is.
+
+    Raises:
+        UsageError: an option that belongs to a model.
+    """
+    for option in options:
+        if getattr(args, option):
+            raise UsageError(
+                f"--{option} without a model",
+                f"npusim {command} MODEL [options], or npusim {command} -o {page} alone",
+                f"name a model, or leave out --{option}",
+            )
 
 
 def add_set(parser: argparse._ActionsContainer) -> None:

@@ -62,7 +62,11 @@ def _counts(chip: ChipSpec) -> Iterator[Problem]:
         "tlb.entries": chip.tlb.entries,
         "tlb.walkers": chip.tlb.walkers,
         "aicpu.count": chip.aicpu.count,
+        "host.preprocessing.workers": chip.host.preprocessing.workers,
     }
+    if chip.dvpp is not None:
+        counts["dvpp.jpegd.channels"] = chip.dvpp.jpegd.channels
+        counts["dvpp.vpc.channels"] = chip.dvpp.vpc.channels
     counts |= {f"core.cube.k.{dtype}": k for dtype, k in core.cube.k.items()}
     counts |= {f"core.vector.lanes.{dtype}": n for dtype, n in core.vector.lanes.items()}
     if chip.cores.split:

@@ -10,7 +10,17 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 
 from npusim.chip.checks import problems
-from npusim.chip.units import Bandwidth, Bytes, Cycles, Hertz, Picojoules, Rate, Seconds, Watts
+from npusim.chip.units import (
+    Bandwidth,
+    Bytes,
+    Cycles,
+    Hertz,
+    Picojoules,
+    Pixels,
+    Rate,
+    Seconds,
+    Watts,
+)
 from npusim.errors import ChipError
 
 
@@ -221,6 +231,38 @@ class Links(Part):
     latency: Seconds
 
 
+class DvppUnit(Part):
+    """A unit of DVPP: `channels` images at a time, each at `rate` after `latency`."""
+
+    channels: int
+    rate: Pixels
+    latency: Seconds
+
+
+class Dvpp(Part):
+    """Image preprocessing beside the AI Cores.
+
+    `jpegd` decodes JPEG, by the pixels of the image. `vpc` crops and resizes, by the pixels of the
+    larger of what it reads and what it writes.
+    """
+
+    jpegd: DvppUnit
+    vpc: DvppUnit
+
+
+class HostPreprocessing(Part):
+    """Image preprocessing on the host: `workers` CPU cores per chip.
+
+    Rates are of one worker: `decode` by the pixels of the image, `resize` by those it reads,
+    `normalize` (to floats, in planes) by those it writes.
+    """
+
+    workers: int
+    decode: Pixels
+    resize: Pixels
+    normalize: Pixels
+
+
 class Host(Part):
     """What the host spends.
 
@@ -234,6 +276,7 @@ class Host(Part):
     sync: Seconds
     call: Seconds
     memcpy: Bandwidth
+    preprocessing: HostPreprocessing
 
 
 class Scheduler(Part):
@@ -296,6 +339,7 @@ class ChipSpec(Part):
     host: Host
     scheduler: Scheduler
     aicpu: AiCpu
+    dvpp: Dvpp | None = None
     energy: Energy
     sources: dict[str, Provenance] = {}
 

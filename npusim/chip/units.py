@@ -105,6 +105,7 @@ RATE = Quantity(
     {"B/cycle": Decimal(1)},
     aliases=(("B/cyc", "B/cycle"),),
 )
+PIXELS = Quantity("rate in pixels", _scaled("pixel/s", **{"Mpixel/s": "1e6", "Gpixel/s": "1e9"}))
 CYCLES = Quantity(
     "number of core cycles",
     {"cycles": Decimal(1)},
@@ -129,6 +130,8 @@ Bandwidth = Annotated[float, BeforeValidator(BANDWIDTH.parse), BANDWIDTH]
 """Bytes per second: "1.2 TB/s"."""
 Rate = Annotated[float, BeforeValidator(RATE.parse), RATE]
 """Bytes per core cycle: "512 B/cycle"."""
+Pixels = Annotated[float, BeforeValidator(PIXELS.parse), PIXELS]
+"""Pixels per second: "265.4 Mpixel/s"."""
 Cycles = Annotated[int, BeforeValidator(CYCLES.parse), CYCLES]
 """Core cycles: 10 or "10 cycles"."""
 Seconds = Annotated[float, BeforeValidator(SECONDS.parse), SECONDS]

@@ -1,8 +1,8 @@
-"""Copies over PCIe and by SDMA, and the units of DVPP: what runs beside the cores.
+"""Copies over PCIe and by SDMA, beside the cores.
 
-Each way of the PCIe link carries one copy at a time, SDMA and every DVPP unit as many as they have
-channels. What a copy writes goes to HBM past L2, which forgets it; what it reads comes from L2 as
-far as it is there. Beside kernels it takes its share of L2 and HBM like one of them.
+Each way of the PCIe link carries one copy at a time, SDMA as many as it has channels. What a copy
+writes goes to HBM past L2, which forgets it; what it reads comes from L2 as far as it is there.
+Beside kernels it takes its share of L2 and HBM like one of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import simpy
 
 from npusim.chip.spec import ChipSpec
-from npusim.machine.entries import CopyEntry, CopyKind, PrefetchEntry, UnitEntry
+from npusim.machine.entries import CopyEntry, CopyKind, PrefetchEntry
 from npusim.machine.record import UnitWork, unit_record
 from npusim.machine.sharing import Shared
-from npusim.machine.stream import Stream
+from npusim.machine.stream import Stream, turn
 from npusim.timeline import OpRecord
 
 _WAYS = {CopyKind.H2D: "H2D", CopyKind.D2H: "D2H", CopyKind.D2D: "D2D"}
@@ -59,22 +59,19 @@ def copy_time(chip: ChipSpec, kind: CopyKind, nbytes: int, pageable: bool = Fals
     return CopyTime(first, whole - first)
 
 
-class UnitRunner:
-    """Runs copies and DVPP work. Life cycle: construct, `copy` and `unit` entries."""
+class CopyRunner:
+    """Runs copies. Life cycle: construct, `run` entries."""
 
     def __init__(self, env: simpy.Environment, chip: ChipSpec, shared: Shared) -> None:
         self._env, self._chip, self._shared = env, chip, shared
         channels = {"H2D": 1, "D2H": 1, "D2D": chip.sdma.channels}
-        self._units = {n: simpy.PriorityResource(env, capacity=c) for n, c in channels.items()}
+        self._engines = {n: simpy.PriorityResource(env, capacity=c) for n, c in channels.items()}
 
-    def copy(self, entry: CopyEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
+    def run(self, entry: CopyEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
         """Run a copy to its end; gives its record."""
         way = _WAYS[entry.kind]
-        with self._units[way].request(stream.priority) as turn:
-            asked = int(self._env.now)
-            yield turn
+        with (yield from turn(self._env, self._engines[way], stream)):
             start = int(self._env.now)
-            stream.waits.queued += start - asked
             if entry.effect is not None:
                 entry.effect.begin()
             time = copy_time(self._chip, entry.kind, entry.nbytes, entry.pageable)
@@ -111,11 +108,8 @@ class UnitRunner:
         self, entry: PrefetchEntry, stream: Stream
     ) -> Generator[simpy.Event, Any, OpRecord]:
         """Bring into L2 what is not there, at the pace of a copy; gives the record."""
-        with self._units["D2D"].request(stream.priority) as turn:
-            asked = int(self._env.now)
-            yield turn
+        with (yield from turn(self._env, self._engines["D2D"], stream)):
             start, l2 = int(self._env.now), self._shared.l2
-            stream.waits.queued += start - asked
             where = (entry.source, entry.source + entry.nbytes)
             missing = max(0, round(entry.nbytes - l2.resident(*where)))
             time = copy_time(self._chip, CopyKind.D2D, missing)
@@ -126,28 +120,5 @@ class UnitRunner:
         work = UnitWork(
             entry.name, "CMO_PREFETCH", "CMO_PREFETCH", "SDMA", "SDMA", time.latency,
             missing, missing, least=floor(missing / self._chip.sdma.bandwidth * self._chip.clock),
-        )  # fmt: skip
-        return unit_record(work, stream, start, int(self._env.now))
-
-    def unit(self, entry: UnitEntry, stream: Stream) -> Generator[simpy.Event, Any, OpRecord]:
-        """Run work of a DVPP unit to its end; gives its record."""
-        with self._units[entry.unit].request(stream.priority) as turn:
-            asked = int(self._env.now)
-            yield turn
-            start = int(self._env.now)
-            stream.waits.queued += start - asked
-            if entry.effect is not None:
-                entry.effect.begin()
-            moved = sum(n for _, n in (*entry.reads, *entry.writes))
-            stored = sum(n for _, n in entry.writes)
-            for address, n in entry.writes:
-                self._shared.l2.drop(address, address + n)
-            part = stored / moved if moved else 0.0
-            yield self._shared.kernels.run(entry.cycles, 1, moved, moved, part)
-            if entry.effect is not None:
-                entry.effect.finish()
-        work = UnitWork(
-            entry.name, entry.op_type, entry.unit, "DVPP", "DVPP",
-            bytes_hbm=moved, bytes_l2=moved, least=entry.cycles,
         )  # fmt: skip
         return unit_record(work, stream, start, int(self._env.now))

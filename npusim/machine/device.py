@@ -15,7 +15,8 @@ import simpy
 
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
-from npusim.machine.copies import UnitRunner
+from npusim.machine.copies import CopyRunner
+from npusim.machine.dvpp import DvppRunner
 from npusim.machine.entries import (
     CallbackEntry,
     CopyEntry,
@@ -68,7 +69,8 @@ class Device:
         self._observer = observer
         self._shared = Shared(self.env, chip)
         self._tasks = TaskRunner(self.env, chip, self._shared, detail, frozenset(trace), watch)
-        self._units = UnitRunner(self.env, chip, self._shared)
+        self._copies = CopyRunner(self.env, chip, self._shared)
+        self._dvpp = DvppRunner(self.env, chip, self._shared)
         scheduler = chip.scheduler
         self._costs = chip.cycles(scheduler.gap), chip.cycles(scheduler.event)
 
@@ -182,11 +184,11 @@ class Device:
         if isinstance(entry, TaskEntry):
             record = yield from self._tasks.run(entry, stream)
         elif isinstance(entry, CopyEntry):
-            record = yield from self._units.copy(entry, stream)
+            record = yield from self._copies.run(entry, stream)
         elif isinstance(entry, PrefetchEntry):
-            record = yield from self._units.prefetch(entry, stream)
+            record = yield from self._copies.prefetch(entry, stream)
         elif isinstance(entry, UnitEntry):
-            record = yield from self._units.unit(entry, stream)
+            record = yield from self._dvpp.run(entry, stream)
         else:
             assert isinstance(entry, CallbackEntry)
             record = yield from self._callback(entry, stream)

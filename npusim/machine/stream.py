@@ -161,3 +161,14 @@ class Stream:
                 event.succeed()
             else:
                 self._room.append((limit, event))
+
+
+def turn(
+    env: simpy.Environment, unit: simpy.PriorityResource, stream: Stream
+) -> Generator[simpy.Event, Any, simpy.resources.resource.PriorityRequest]:
+    """Wait for a channel of a unit: `with (yield from turn(…)):` holds it, the wait is noted."""
+    request = unit.request(stream.priority)
+    asked = int(env.now)
+    yield request
+    stream.waits.queued += int(env.now) - asked
+    return request

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from npusim.profiling.tables import lines, table
+from npusim.profiling.tables import claims_table, lines, markdown, table
 from npusim.profiling.text import duration, size
 from npusim.timeline.ablated import Ablation, AblationRow, Claim
 
@@ -121,17 +121,10 @@ def ablation_page(
     for a, claims in found:
         parts.append(f"## {a.model}, batch {a.batch}, on {a.chip}\n")
         parts.append(f"{a.nodes} operators in the model; check: {a.reference}.\n")
-        parts.append(_markdown(_COLUMNS, list(_rows(a, short=False))))
+        parts.append(markdown(_COLUMNS, list(_rows(a, short=False))))
         parts.append("<br>".join(_legend(a)) + "\n")
         parts += [f"Note: {text}.\n" for text in a.notes]
         if claims:
             parts.append("### Published claims\n")
-            rows = [[c.topic, c.claim, c.found] for c in claims]
-            parts.append(_markdown(("topic", "claim", "npusim, and what the chip can do"), rows))
+            parts += claims_table(claims)
     return "\n".join(parts)
-
-
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-    return "\n".join([*head, *body]) + "\n"

@@ -1,13 +1,15 @@
-"""Rich tables of the replay and validation reports: plain, left-aligned titles."""
+"""Tables of the reports: rich ones, plain with left-aligned titles, and Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from npusim.timeline.ablated import Claim
 
 _FIRST_WIDTH = 14  #: of the first column, where the others would press it
 
@@ -43,3 +45,24 @@ def lines(console: Console, labelled: Sequence[tuple[str, str]]) -> None:
     for label, text in labelled:
         grid.add_row(label, Text(text))
     console.print(grid, "")
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of a Markdown page."""
+    head = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join([*head, *body]) + "\n"
+
+
+def claims_table(claims: Sequence[Claim]) -> list[str]:
+    """Published claims beside what was found, as a Markdown table; nothing without any."""
+    rows = [[c.topic, c.claim, c.found] for c in claims]
+    return [markdown(("topic", "claim", "npusim, and what the chip can do"), rows)] if rows else []
+
+
+def print_claims(claims: Sequence[Claim], console: Console) -> None:
+    """The same on the terminal, after an empty line."""
+    console.print("")
+    for claim in claims:
+        console.print(f"{claim.topic}: {claim.claim}", style="bold")
+        console.print(f"{claim.found}\n")

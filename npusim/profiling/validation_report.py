@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim.chip import chip_rows, load_chip
-from npusim.profiling.tables import table
+from npusim.profiling.tables import markdown, table
 from npusim.profiling.text import duration, percent, signed
 from npusim.timeline.replayed import (
     SMALL_US,
@@ -222,29 +222,29 @@ def accuracy_page(
     ]
     for chip, ops in chips.items():
         rows = [_cells(*group) for group in _groups(ops)]
-        parts += [f"## {chip}\n", _markdown(_COLUMNS, rows)]
+        parts += [f"## {chip}\n", markdown(_COLUMNS, rows)]
     if models:
         rows = [[*_model_cells(m), m.source] for m in _by_size(models)]
         parts += ["## Whole models, fp16\n", f"In samples/s; {_HOST_NOTE}.\n"]
-        parts.append(_markdown((*_MODEL_COLUMNS, "source"), rows))
-    parts += ["## What the model ignores\n", _markdown(("what", "assumption"), ASSUMPTIONS)]
+        parts.append(markdown((*_MODEL_COLUMNS, "source"), rows))
+    parts += ["## What the model ignores\n", markdown(("what", "assumption"), ASSUMPTIONS)]
     parts += ["## Constants that come from measurements\n"]
     parts += ["All other numbers of a chip are documented or assumed: "
               "`npusim chip show NAME --sources`.\n"]  # fmt: skip
     for chip in chips:
         parts.append(f"### Constants of {chip}\n")
-        parts.append(_markdown(("key", "value", "source"), _fitted(chip)))
+        parts.append(markdown(("key", "value", "source"), _fitted(chip)))
     if kernel_constants:
         parts.append("### Constants of kernels\n")
         parts.append("Times within a kernel that no chip file holds, as the source has them.\n")
         parts.append(
-            _markdown(("constant", "value", "what it is, and what fixes it"), kernel_constants)
+            markdown(("constant", "value", "what it is, and what fixes it"), kernel_constants)
         )
     parts += ["## The figures\n", "Times in µs of one launch.\n"]
     heads = ("op type", "shapes", "blocks", "measured", "npusim", "ratio", "roofline", "bound",
                "source")  # fmt: skip
     for chip, ops in chips.items():
-        parts += [f"### {chip}\n", _markdown(heads, map(_figure, ops))]
+        parts += [f"### {chip}\n", markdown(heads, map(_figure, ops))]
     return "\n".join(parts)
 
 
@@ -263,9 +263,3 @@ def _figure(op: ReplayedOp) -> list[str]:
         f"{op.predicted / op.measured:.2f}" if found and op.measured else "-",
         f"{op.roofline_us:.4g}", op.bound or "-", op.source,
     ]  # fmt: skip
-
-
-def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows]
-    return "\n".join([*head, *body]) + "\n"

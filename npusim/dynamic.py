@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,11 +49,13 @@ class DynamicModel:
 
     Args:
         model: a .onnx file or a model in memory; chip, options: as `compile_graph` takes them.
+        bodies: as `load_onnx` takes it.
     """
 
     model: str | Path | ModelProto
     chip: ChipSpec
     options: CompileOptions = field(default_factory=CompileOptions)
+    bodies: Collection[str] = ()
     compiled: list[Compiled] = field(default_factory=list)
 
     def compile(self, inputs: Arrays) -> Compiled:
@@ -66,7 +68,7 @@ class DynamicModel:
         if found is not None:
             return found
         start = time.perf_counter()
-        graph = load_onnx(self.model, values=inputs)
+        graph = load_onnx(self.model, values=inputs, bodies=self.bodies)
         executable = compile_graph(graph, self.chip, self.options)
         shapes = {name: graph.type_of(name).shape for name in graph.inputs}
         made = Compiled(shapes, executable, time.perf_counter() - start)

@@ -26,7 +26,10 @@ from npusim.frontends.onnx_import import survey_onnx
 from npusim.timeline import RunResult
 
 DEFAULT_CHIP = "ascend910b2"  #: its cube takes float32
-OPTIONS = CompileOptions("must_keep_origin_dtype")
+#: The types of the model, and every node's result rounded to its own: nothing is fused (level 1).
+OPTIONS = CompileOptions("must_keep_origin_dtype", level=1)
+#: ONNX's reference rounds after each step of these; a chip's kernels only at the end.
+BODIES = ("Softmax", "LogSoftmax")
 
 
 class NpusimRep(BackendRep):
@@ -38,7 +41,7 @@ class NpusimRep(BackendRep):
 
     def __init__(self, model: onnx.ModelProto, names: list[str], chip: ChipSpec) -> None:
         self._names, self._chip = names, chip
-        self._model = DynamicModel(model, chip, OPTIONS)
+        self._model = DynamicModel(model, chip, OPTIONS, BODIES)
         self.result: RunResult | None = None
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ def load_onnx(
     batch: int | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Mapping[str, np.ndarray] | None = None,
+    bodies: Collection[str] = (),
 ) -> Graph:
     """Read an ONNX model as a verified Graph of the newest operator forms, all shapes known.
 
@@ -35,6 +36,8 @@ def load_onnx(
             inputs: `Graph.assumed` keeps those that were needed, for which alone the graph is
             right. Their shapes bind too. What shapes need is computed by numpy, in the model's
             own types (so is the number of results of NonZero and its like).
+        bodies: operators that are imported as the bodies ONNX defines them by, where their first
+            operand is fp16 or bf16: then each step rounds as ONNX writes it.
 
     Raises:
         ModelError: no readable model, data missing, or dimensions left unbound.
@@ -49,7 +52,7 @@ def load_onnx(
         model.graph, batch, {**{n: v.shape for n, v in given.items()}, **(shapes or {})}
     )
     _check_values(bound.types, given)
-    importer = Importer(model, opsets, base, given)
+    importer = Importer(model, opsets, base, given, bodies)
     try:
         importer.run(bound.types)
     except NpusimError as e:
@@ -109,7 +112,7 @@ def survey_onnx(
     )
     _check_values(bound.types, given)
     problems: list[Problem] = []
-    importer = Importer(model, opsets, base, given, problems)
+    importer = Importer(model, opsets, base, given, problems=problems)
     importer.run(bound.types)
     return importer.graph, problems
 

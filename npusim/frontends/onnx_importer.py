@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from npusim.frontends.onnx_functions import Functions
 from npusim.frontends.onnx_scope import Scope, names_read
 from npusim.frontends.onnx_tensor import attribute, constant, element_type
 from npusim.frontends.onnx_values import SMALL, Asked, Values
-from npusim.ir import Constant, Graph, Node, Tensor, TensorType
+from npusim.ir import Constant, DType, Graph, Node, Tensor, TensorType
 from npusim.ops import compute_node, get_operator, has_operator, infer_node
 from npusim.ops.shaping import ConstantOfShape
 
@@ -53,6 +53,8 @@ class Importer:
     Args:
         model: the file; opsets: domain → version; base: directory of external data.
         given: elements of inputs, by name.
+        bodies: operators that are imported as the bodies ONNX defines them by, where their
+            first operand is fp16 or bf16: then each step rounds as ONNX writes it.
         problems: collects what cannot be imported, instead of raising it; tensors that follow
             from such a node stay unknown.
     """
@@ -63,6 +65,7 @@ class Importer:
         opsets: Mapping[str, int],
         base: Path | None,
         given: Mapping[str, np.ndarray],
+        bodies: Collection[str] = (),
         problems: list[Problem] | None = None,
     ) -> None:
         proto = model.graph
@@ -74,6 +77,7 @@ class Importer:
         self.placed = 0
         self._given = given
         self._functions = Functions(model)
+        self._bodies = bodies
         self._problems = problems
         self._lost: set[str] = set()
         self._known_copies: dict[str, str] = {}
@@ -207,6 +211,9 @@ class Importer:
             return
         local = self._functions.is_local(proto)
         known = has_operator(proto.op_type) or onnx_opset.has_rule(proto.op_type)
+        if known and proto.op_type in self._bodies:
+            x = self.lookup(proto.input[0], scope, f"node {_name(proto)!r}")
+            known = self.type(x).dtype not in (DType.FLOAT16, DType.BFLOAT16)
         if standard and not local and (known or proto.op_type == "Constant"):
             self._standard(proto, scope)
         elif proto.domain == onnx_contrib.DOMAIN and not local:
@@ -238,8 +245,9 @@ class Importer:
         )
         for node in function.nodes:
             self.node(node, inner)
-        made = [self.lookup(o, inner, f"function {where!r}") for o in function.outputs]
-        self._bind(proto, made[: len(proto.output)], scope)
+        wanted = zip(proto.output, function.outputs, strict=False)
+        made = [self.lookup(o, inner, f"function {where!r}") if name else "" for name, o in wanted]
+        self._bind(proto, made, scope)
 
     def _bind(self, proto: NodeProto, tensors: Sequence[str], scope: Scope) -> None:
         """Let the node's outputs stand for tensors that exist."""

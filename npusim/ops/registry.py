@@ -24,6 +24,7 @@ import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
 from npusim.ir import DType, Node, TensorType, convert
+from npusim.ir.narrow import is_narrow, widened
 from npusim.ops.half import to_fp16, to_fp32
 
 Attrs = Mapping[str, Any]
@@ -116,8 +117,9 @@ class Operator:
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         """Outputs from inputs, by numpy.
 
-        Float inputs arrive as float32 (float64 stays), whatever they are stored in; results
-        are rounded to the stored type by the caller. `out` gives the output types.
+        Float inputs arrive as float32 (float64 stays), whatever they are stored in, int4 and
+        int2 as int8 (uint8 if unsigned); results are rounded to the stored type by the caller.
+        `out` gives the output types.
         """
         raise UnsupportedError("compute of an abstract operator", "-", "implement compute")
 
@@ -243,7 +245,12 @@ def has_operator(op_type: str) -> bool:
 
 
 def widen(a: np.ndarray | None) -> np.ndarray | None:
-    """fp16/bf16 → fp32: numpy's own fp16 arithmetic is 30 times slower, and rounds twice."""
+    """fp16/bf16 → fp32: numpy's own fp16 arithmetic is 30 times slower, and rounds twice.
+
+    Narrower types too become types that numpy computes in.
+    """
+    if a is not None and is_narrow(a.dtype):
+        return widened(a)
     if a is None or a.dtype.itemsize != 2 or not DType.of(a.dtype).is_float:
         return a
     return to_fp32(a) if a.dtype == np.float16 else a.astype(np.float32)

@@ -15,6 +15,7 @@ from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
@@ -56,6 +57,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_rmsnorm,
     fuse_gelu,
     fuse_swish,
+    turn_transposed_conv,
     fold_batchnorm,
     remove_dead,
     assign_precision,

@@ -14,8 +14,8 @@ from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.ops import attributes, compute_node, get_operator
 from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.conv import conv_window, spread_image
 from npusim.ops.registry import round_to
-from npusim.ops.window import Window
 from npusim.program.executable import Buffer, Executable, Task
 
 Observer = Callable[[Task, Arena], None]
@@ -147,8 +147,10 @@ class FunctionalExecutor:
             (s, None if s.operand is None else arena.storage(task.inputs[s.operand]))
             for s in node.epilogue
         ]
-        window = Window.of(x.shape[2:], w.shape[2:], attributes(node))
-        return conv_blocked(arena.storage(x.name), weights, bias, window, steps)
+        attrs = attributes(node)
+        window = conv_window(x.shape[2:], w.shape[2:], attrs)
+        image = spread_image(arena.storage(x.name), attrs["spread"])
+        return conv_blocked(image, weights, bias, window, steps)
 
 
 def _blocked(ins: list[Buffer | None]) -> bool:

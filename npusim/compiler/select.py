@@ -7,6 +7,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, EpilogueStep, Graph, Layout, Node
 from npusim.ir.layout import lies_as_nd
 from npusim.ops import attributes, get_operator
+from npusim.ops.cann_fused import HOLD_STEPS
 from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 
 #: Operator → kernels, best first. Elementwise operators need no entry.
@@ -32,6 +33,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "ScaledMaskedSoftmax": ("ScaledMaskedSoftmax",),
     "ScaledMaskedSoftmaxGrad": ("ScaledMaskedSoftmaxGrad",),
     "ReduceElemwise": ("ReduceElemwise",),
+    "FusedElemwise": ("FusedElemwise",),
     "Softmax": ("Softmax",),
     "LogSoftmax": ("Softmax",),
     **dict.fromkeys(
@@ -134,7 +136,7 @@ def kernel_args(graph: Graph, node: Node) -> KernelArgs:
     attrs = {k: plain(v) for k, v in attributes(node).items() if v is not None}
     names = PARAMETERS.get(node.op_type, {})
     elementwise = get_operator(node.op_type, node.name).elementwise
-    computed = elementwise or node.op_type == "ReduceElemwise"
+    computed = elementwise or node.op_type in HOLD_STEPS
     inputs: list[OperandSpec | None] = []
     fused = {s.operand: s for s in node.epilogue if s.operand is not None}
     scalars: dict[int, float] = {}

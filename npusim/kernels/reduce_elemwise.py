@@ -15,18 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.errors import GraphError, UnsupportedError
-from npusim.ir import Layout, TensorType
+from npusim.errors import UnsupportedError
 from npusim.kernels.broadcast import Space, merged_axes
-from npusim.kernels.elementwise import Elementwise, constants_of
-from npusim.kernels.expressions import lower
+from npusim.kernels.fused_elemwise import FusedElemwise, Steps, refusing
 from npusim.kernels.lang import Kernel
 from npusim.kernels.reduce import RECIPES
 from npusim.kernels.rows import RowReducer, has_reduction, padded
 from npusim.kernels.ub_chain import Job, Run
 from npusim.kernels.vector_program import F32, FOLD, Builder, Step, Value
-from npusim.ops import get_operator
-from npusim.ops.cann_fused import FusedStep, types_of
+from npusim.ops.cann_fused import FusedStep
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Tiling, kernel
 
@@ -130,18 +127,11 @@ def _rows_of(step: FusedStep, shape: Shape) -> Rows:
     return Rows(shape[:first], shape[first:])
 
 
-class _Lowering:
+class _Lowering(Steps):
     """A launch on its way to a vector program."""
 
     def __init__(self, args: KernelArgs) -> None:
-        self.args = args
-        self.steps: tuple[FusedStep, ...] = args.attr("steps")
-        self.count = len(args.inputs)
-        scalar = {i: dict(args.attrs).get(f"const{i}") for i in range(self.count)}
-        self.constants = {i: v for i, v in scalar.items() if v is not None}
-        first = next(o.dtype for o in args.inputs if o is not None)
-        given = [TensorType(o.shape, o.dtype) if o else TensorType((), first) for o in args.inputs]
-        self.types = types_of(given, self.steps)
+        super().__init__(args)
         head = next(s for s in self.steps if is_row_op(s.op_type))
         self.rows = _rows_of(head, self.types[head.operands[0]].shape)
         self.reduced = self._reduced()
@@ -157,7 +147,7 @@ class _Lowering:
                     f"{step.op_type} of values with and without the reduced axes",
                     "one or the other", "keep the dimensions of reductions",
                 )  # fmt: skip
-            for j in step.operands:
+            for j in (j for j in step.operands if j not in self.constants):
                 if found.setdefault(j, inside) is not inside:
                     raise UnsupportedError(
                         f"input {j} read with and without the reduced axes",
@@ -169,8 +159,7 @@ class _Lowering:
 
     def job(self) -> RowJob:
         """The launch as a program over (leading axes…, 1, padded row)."""
-        out, rows = self.args.outputs[0], self.rows
-        specs = {i: o for i, o in enumerate(self.args.inputs) if o is not None}
+        out, rows, specs = self.args.outputs[0], self.rows, self.specs
         places = {i: rows.pattern(o.shape, self.reduced[i]) for i, o in specs.items()}
         last = rows.pattern(out.shape, self.reduced[self.count + len(self.steps) - 1])
         if last[0] != rows.lead:
@@ -187,24 +176,14 @@ class _Lowering:
         space = Space(outer, rows.length, unit, 0, tuple(patterns.values()))
         b = Builder(F32, len(outer) + 2)
         values = {i: Value(o.dtype.np, patterns[i], i) for i, o in specs.items()}
-        result = self._program(b, values)
+        result = self.run(b, values)
         whole = (*[True] * len(outer), last[1], last[1])
         return RowJob(space, b.finish([result], [out.dtype.np], whole), True)
 
-    def _program(self, b: Builder, values: dict[int, Value]) -> Value:
-        found: dict[int, Any] = {**values, **self.constants}
-        for i, step in enumerate(self.steps, self.count):
-            operands = [found[j] for j in step.operands]
-            if is_row_op(step.op_type):
-                found[i] = self._row_op(b, step, operands[0])
-                continue
-            if not get_operator(step.op_type).elementwise:
-                raise UnsupportedError(f"{step.op_type} in a tile of rows", "elementwise ones", "-")
-            attrs = step.attributes()
-            (found[i],) = lower(b, step.op_type, attrs, constants_of(attrs, operands))
-        return found[self.count + len(self.steps) - 1]
-
-    def _row_op(self, b: Builder, step: FusedStep, operand: Any) -> Value:
+    def other(self, b: Builder, step: FusedStep, operand: Any) -> Value:
+        """A reduction, or an operator that needs a row whole."""
+        if not is_row_op(step.op_type):
+            return super().other(b, step, operand)
         shape = self.types[step.operands[0]].shape
         x = b.num(operand)
         if not isinstance(x, Value) or x.dtype != F32 or not x.varies[-1]:
@@ -226,10 +205,8 @@ def lowered_rows(args: KernelArgs) -> RowJob:
     Raises:
         UnsupportedError: steps, types or shapes that the kernel does not take.
     """
-    try:
+    with refusing():
         return _Lowering(args).job()
-    except GraphError as e:
-        raise UnsupportedError(e.what, e.allowed, e.fix) from None
 
 
 # -- the kernel ----
@@ -314,7 +291,7 @@ class RowRun(Run):
 
 
 @kernel("ReduceElemwise")
-class ReduceElemwise(Elementwise):
+class ReduceElemwise(FusedElemwise):
     """Rows through elementwise steps and reductions; see the module's text.
 
     Attribute `steps` holds them; a constant input is given as attribute `const<i>` instead.
@@ -325,11 +302,3 @@ class ReduceElemwise(Elementwise):
     @classmethod
     def job(cls, args: KernelArgs, chip: ChipSpec) -> Job:
         return lowered_rows(args)
-
-    @classmethod
-    def refuse(cls, args: KernelArgs, chip: ChipSpec) -> str:
-        if args.op_type != "ReduceElemwise" or args.epilogue:
-            return f"operator {args.op_type}, or an epilogue"
-        if any(o and (o.layout is not Layout.ND or not o.nbytes) for o in args.operands):
-            return "takes ND tensors that are not empty"
-        return super().refuse(args, chip)

@@ -1,4 +1,4 @@
-"""ReduceElemwise: elementwise operators and reductions along rows, fused to one operator.
+"""Fused operators that hold others as steps: elementwise ones, and reductions along rows.
 
 CANN calls such a kernel `te_fused_op_…`, after the operators that it holds.
 """
@@ -56,9 +56,13 @@ class FusedStep:
         return [] if self.axes is None else [np.array(self.axes, np.int64)]
 
 
+#: Operators that hold others.
+HOLD_STEPS = ("ReduceElemwise", "FusedElemwise")
+
+
 def operators_in(node: Node) -> list[str]:
     """The operators that a node holds, in order: its own and its epilogue's, or its steps'."""
-    fused = node.op_type == ReduceElemwise.op_type
+    fused = node.op_type in HOLD_STEPS
     own = [s.op_type for s in node.attrs["steps"]] if fused else [node.op_type]
     return [*own, *(s.op_type for s in node.epilogue)]
 
@@ -79,8 +83,7 @@ def types_of(inputs: Types, steps: tuple[FusedStep, ...]) -> list[TensorType]:
     return found
 
 
-@operator("ReduceElemwise")
-class ReduceElemwise(Operator):
+class _Steps(Operator):
     """The result of the last of `steps`; what is between them stays in fp32, as on the chip."""
 
     attrs = schema(steps=...)
@@ -109,3 +112,13 @@ class ReduceElemwise(Operator):
             done = get_operator(step.op_type).work(operands, [types[i]], step.attributes())
             total += done.vector_ops
         return Work(vector_ops=total)
+
+
+@operator("ReduceElemwise")
+class ReduceElemwise(_Steps):
+    """Steps of which at least one works along rows."""
+
+
+@operator("FusedElemwise")
+class FusedElemwise(_Steps):
+    """A tree of elementwise steps, which no chain with an epilogue can say."""

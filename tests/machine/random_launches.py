@@ -285,6 +285,15 @@ def _reduce_elemwise(rng: Random, size: int) -> KernelArgs:
     return launch("ReduceElemwise", (x, other), out, steps=steps)
 
 
+@_maker("FusedElemwise")
+def _tree(rng: Random, size: int) -> KernelArgs:
+    x, _ = _rows(rng, size)
+    other = OperandSpec(rng.choice([x.shape, (x.shape[0], 1), x.shape[1:]]), x.dtype)
+    op = rng.choice(["Sub", "Mul", "Max"])
+    steps = (FusedStep(op, (0, 1)), FusedStep("Abs", (2,)), FusedStep("Add", (2, 3)))
+    return launch("FusedElemwise", (x, other), x, steps=steps)
+
+
 @_maker("Norm")
 def _norm(rng: Random, size: int) -> KernelArgs:
     x, dtype = _rows(rng, size)

@@ -2,7 +2,8 @@
 
 * MatMul + Add of one value per column: the bias input.
 * Cube nodes (Conv, MatMul, Gemm): residual Add, ReLU, Clip; on chips with FIXP only ReLU.
-* Elementwise nodes: chains of elementwise operators become one kernel.
+* Elementwise nodes: chains of elementwise operators become one kernel; so do small trees of them,
+  where a result is read twice inside, or two results meet.
 
 Clip becomes Max and Min with constant operands, so that every step has one operand at most.
 """
@@ -14,6 +15,7 @@ from dataclasses import replace
 
 from npusim.compiler.costs import Costs
 from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.growth import Growth, Meetings
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args, select_kernel
 from npusim.ir import EpilogueStep, Graph, Layout, Node
@@ -71,7 +73,8 @@ def fuse_matmul_epilogues(graph: Graph, ctx: CompileContext) -> Graph:
 
 @graph_pass("TbeEltwiseFusionPass", Kind.UB_FUSION)
 def fuse_elementwise(graph: Graph, ctx: CompileContext) -> Graph:
-    """Chains of elementwise operators, kept in UB."""
+    """Trees of elementwise operators, then chains, kept in UB."""
+    graph = Growth(graph, ctx, "TbeEltwiseFusionPass", "FusedElemwise").run(Meetings(graph))
     return _Epilogues(graph, ctx, "TbeEltwiseFusionPass").run(
         lambda node: get_operator(node.op_type, node.name).elementwise
     )

@@ -149,7 +149,7 @@ class FunctionalExecutor:
         ]
         attrs = attributes(node)
         window = conv_window(x.shape[2:], w.shape[2:], attrs)
-        image = spread_image(arena.storage(x.name), attrs["spread"])
+        image = spread_image(arena.storage(x.name), attrs.get("spread"))
         return conv_blocked(image, weights, bias, window, steps)
 
 

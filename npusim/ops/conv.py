@@ -16,7 +16,7 @@ from npusim.ops.window import WINDOW_ATTRS, Window
 
 def conv_window(size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs) -> Window:
     """The window of a Conv on an input of spatial extent `size`, after it is spread."""
-    spread = attrs["spread"] or (1,) * len(size)
+    spread = attrs.get("spread") or (1,) * len(size)
     return Window.of(
         tuple((n - 1) * s + 1 for n, s in zip(size, spread, strict=True)), kernel, attrs
     )
@@ -87,7 +87,7 @@ class Conv(Operator):
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         data, w, group = x[0], x[1], attrs["group"]
         window = conv_window(data.shape[2:], w.shape[2:], attrs)
-        padded = window.padded(spread_image(data, attrs["spread"]))
+        padded = window.padded(spread_image(data, attrs.get("spread")))
         if window.pointwise:
             y = _pointwise(window.view(padded, (0,) * len(window.kernel)), w, group)
         elif w.shape[1] == 1 and group > 1:
@@ -98,7 +98,7 @@ class Conv(Operator):
 
     @staticmethod
     def work(x: Types, out: Types, attrs: Attrs) -> Work:
-        if attrs["spread"]:  # products with the zeros between do not count
+        if attrs.get("spread"):  # products with the zeros between do not count
             return Work(macs=x[0].size * x[1].shape[0] * prod(x[1].shape[2:]))
         return Work(macs=out[0].size * prod(x[1].shape[1:]))
 

@@ -219,3 +219,25 @@ def test_transdata_round_trip() -> None:
             compiled(graph, "toy"), CHIPS["toy"], inputs={"x": x}, tile_level=tile_level
         )
         np.testing.assert_allclose(result.outputs["y"], x.max((2, 3), keepdims=True), rtol=1e-3)
+
+
+def test_split_and_repeated_pixels_stay_blocked() -> None:
+    def write(g: GraphBuilder) -> str:
+        a, b = g.split("split", _conv(g, _image(g), "first", 48), [16, 32], axis=1)
+        a = g.node("Concat", "joined", a, b, axis=1)
+        sizes = g.ints("sizes", (1, 48, 14, 18))
+        a = g.node("Resize", "up", a, "", "", sizes, mode="nearest")
+        return _conv(g, a, "y", 8)
+
+    exe = check_run(graph_of(write), tile_level=True)
+    layouts = _layouts(exe)
+    assert {layouts[n] for n in ("split", "joined", "up")} == {Layout.NC1HWC0}
+    assert count(exe, "TransData") == 2
+
+
+def test_a_split_through_a_block_of_channels_does_not() -> None:
+    def write(g: GraphBuilder) -> str:
+        a, b = g.split("split", _conv(g, _image(g), "first", 48), [8, 40], axis=1)
+        return g.node("Concat", "y", _conv(g, a, "a", 8), _conv(g, b, "b", 8), axis=1)
+
+    assert _layouts(check_run(graph_of(write)))["split"] is Layout.ND

@@ -23,6 +23,7 @@ TARGETS = st.sampled_from(
      ("ascend910b2", "bfloat16"), ("ascend910b2", "float32")]
 )  # fmt: skip
 RELU = (EpilogueStep("Relu"),)
+SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 
 
 def check(
@@ -144,3 +145,21 @@ def test_refusals() -> None:
     assert "not float32" in Conv2D.refuse(conv(16, 16, 8, 3, DType.FLOAT32), chip)
     line = OperandSpec((1, 16, 8), DType.FLOAT16)
     assert "2-D" in refuse(inputs=(line, args.inputs[1]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(TARGETS, st.data())
+def test_zeros_between_pixels(target: tuple[str, str], data: st.DataObject) -> None:
+    kernel = (data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)))
+    spread = (data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3)))
+    attrs: dict[str, Any] = {
+        "spread": spread,
+        "dilations": tuple(data.draw(st.integers(1, 2)) for _ in range(2)),
+        "pads": tuple(data.draw(st.integers(0, k - 1)) for k in (*kernel, *kernel)),
+    }
+    shape = (data.draw(st.integers(1, 2)), data.draw(st.integers(1, 40)), *data.draw(SIZES))
+    reach = [(k - 1) * d for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    pads = [a + b for a, b in zip(attrs["pads"][:2], attrs["pads"][2:], strict=True)]
+    room = [(n - 1) * s + p for n, s, p in zip(shape[2:], spread, pads, strict=True)]
+    assume(all(r <= n for r, n in zip(reach, room, strict=True)))
+    check(target, shape, data.draw(st.integers(1, 40)), kernel, attrs, data.draw(st.booleans()))

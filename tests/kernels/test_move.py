@@ -117,3 +117,49 @@ def test_channel_blocks_join_without_a_change_of_layout() -> None:
 def test_slice_with_unknown_bounds_is_refused() -> None:
     x = OperandSpec((4, 4), DType.FLOAT16)
     assert "starts" in get_kernel("Move").refuse(KernelArgs("Slice", (x,), (x,)), CHIPS["toy"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(CHIP_NAMES, DTYPES, st.booleans(), st.data())
+def test_resize_that_repeats(chip: str, dtype: str, blocked: bool, data: st.DataObject) -> None:
+    shape = [data.draw(st.integers(1, n)) for n in (2, 40, 7, 7)]
+    counts = [data.draw(st.integers(1, 3)) for _ in range(4)]
+    if blocked:
+        counts[:2] = [1, 1]
+        dtype = "float16"
+    layout = Layout.NC1HWC0 if blocked else Layout.ND
+    attrs = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric"}
+    attrs["nearest_mode"] = "floor"
+    scales = np.array(counts, np.float32)
+    x = random_array(np.random.default_rng(0), shape, dtype)
+    launch = {**attrs, "roi": (), "scales": tuple(float(s) for s in scales)}
+    check_operator(
+        CHIPS[chip],
+        "Move",
+        "Resize",
+        [x],
+        attrs,
+        [np.zeros(0, np.float32), scales],
+        launch,
+        layout=layout,
+    )
+
+
+@pytest.mark.parametrize(
+    ("attrs", "sizes", "layout", "reason"),
+    [
+        ({"mode": "linear"}, (1, 16, 8, 8), Layout.ND, "more than repeat"),
+        ({"mode": "nearest"}, (1, 16, 6, 8), Layout.ND, "more than repeat"),
+        ({"nearest_mode": "ceil"}, (1, 16, 8, 8), Layout.ND, "more than repeat"),
+        ({}, (1, 32, 8, 8), Layout.NC1HWC0, "blocked channels"),
+        ({}, (1, 16, 8, 8), Layout.NC1HWC0, ""),
+    ],
+)
+def test_which_resizes_are_copies(
+    attrs: dict[str, str], sizes: tuple[int, ...], layout: Layout, reason: str
+) -> None:
+    x, y = (OperandSpec(s, DType.FLOAT16, layout) for s in ((1, 16, 4, 4), sizes))
+    given_attrs = tuple(sorted({**attrs, "sizes": sizes}.items()))
+    args = KernelArgs("Resize", (x, None, None, None), (y,), given_attrs)
+    found = get_kernel("Move").refuse(args, CHIPS["ascend910a"])
+    assert reason in found and bool(reason) == bool(found)

@@ -32,6 +32,15 @@ def macs(graph: Graph) -> int:
     [
         ("resnet18", 11_689_512, 1.814, {"Conv": 20, "BatchNormalization": 20, "Add": 8}),
         ("resnet50", 25_557_032, 4.089, {"Conv": 53, "BatchNormalization": 53, "Relu": 49}),
+        ("resnet34", 21_797_672, 3.664, {"Conv": 36, "Add": 16}),
+        ("resnet101", 44_549_160, 7.801, {"Conv": 104, "Add": 33}),
+        ("resnet152", 60_192_808, 11.514, {"Conv": 155, "Add": 50}),
+        ("mobilenetv2", 3_504_872, 0.3008, {"Conv": 52, "Clip": 35, "Add": 10}),
+        ("vgg16", 138_357_544, 15.470, {"Conv": 13, "MaxPool": 5, "Gemm": 3}),
+        ("inceptionv3", 23_834_568, 5.713, {"Conv": 94, "Concat": 11, "AveragePool": 9}),
+        ("vit-b16", 86_567_656, 17.564, {"Softmax": 12, "Erf": 12, "LayerNormalization": 25}),
+        ("gpt2-small", 124_439_808, 16.114, {"Softmax": 12, "Tanh": 12, "LayerNormalization": 25}),
+        ("yolov8n", 3_157_200, 4.372, {"Conv": 64, "Resize": 2, "Softmax": 1}),
         ("bert-tiny", 4_385_920, 0.0587, {"Softmax": 2, "Gather": 4, "Tanh": 1}),
         ("bert-base", 109_482_240, 11.174, {"Softmax": 12, "LayerNormalization": 25, "Gelu": 12}),
         ("bert-large", 335_141_888, 39.460, {"Softmax": 24, "MatMul": 24 * 8, "Gemm": 1}),
@@ -47,12 +56,35 @@ def test_published_sizes(
     assert {op: counts[op] for op in operators} == operators
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "parameters"),
+    [
+        # TinyLlama-1.1B, and the U-Net of 64 channels (its two classes included).
+        (
+            "llama",
+            {"layers": 22, "hidden": 2048, "heads": 32, "kv_heads": 4, "intermediate": 5632},
+            1_100_048_384,
+        ),
+        ("unet", {"base": 64}, 31_037_698),
+        # A weight and `embedding` factors a feature; 390 → 400 → 400 → 400 → 1.
+        ("deepfm", {"features": 1000}, 11_000 + 391 * 400 + 2 * 401 * 400 + 401),
+    ],
+)
+def test_published_sizes_by_options(name: str, options: dict[str, int], parameters: int) -> None:
+    assert count_parameters(build_model(name, **options)) == parameters
+
+
 @pytest.mark.parametrize("name", [m.name for m in list_models()])
 def test_declared_inputs_are_the_graphs(name: str) -> None:
     found = get_model(name)
     graph = build_model(name)
     sizes: dict[int | str, int] = {"batch": 1, **found.options}
-    declared = {i: tuple(sizes.get(d, d) for d in dims) for i, dims in found.inputs.items()}
+    sizes["batch"] = graph.tensors[graph.inputs[0]].shape[0] if found.batched else 1
+    declared = {
+        i.replace("{layer}", str(layer)): tuple(sizes.get(d, d) for d in dims)
+        for layer in range(found.options.get("layers", 1))
+        for i, dims in found.inputs.items()
+    }
     assert {i: graph.tensors[i].shape for i in graph.inputs} == declared
 
 
@@ -136,6 +168,11 @@ def test_random_inputs_fit_the_graph() -> None:
         ("bert-tiny", {"input_ids": (4, 384)}, {"attention_mask": (4, 384)}),
         ("bert-tiny", {"seq": (64,)}, {"input_ids": (1, 64)}),
         ("resnet18", {"input": (2, 3, 96, 64)}, {"input": (2, 3, 96, 64)}),
+        (
+            "llama-decode",
+            {"past_key_values.3.key": (2, 4, 50, 32)},
+            {"input_ids": (2, 1), "past_key_values.0.value": (2, 4, 50, 32)},
+        ),
         ("gemm", {"M": (64,), "B": (32, 16)}, {"A": (64, 32), "B": (32, 16)}),
     ],
 )
@@ -155,6 +192,13 @@ def test_shapes_bind_options(
         ("resnet50", {"batch": 0}, "1 and more"),
         ("resnet50", {"shapes": {"input": (1, 4, 64, 64)}}, "3 is fixed"),
         ("bert-base", {"seq": 513}, "up to 512"),
+        ("inceptionv3", {"height": 64}, "75 and more"),
+        ("vit-b16", {"height": 100}, "multiples of patch"),
+        ("gpt2-small", {"seq": 1025}, "up to 1024 tokens"),
+        ("llama", {"heads": 6, "kv_heads": 4}, "a multiple of kv_heads"),
+        ("llama-decode", {"shapes": {"input_ids": (1, 2)}}, "1 is fixed"),
+        ("unet", {"width": 40}, "multiples of 16"),
+        ("yolov8n", {"width": 80}, "multiples of 32"),
         ("bert-base", {"shapes": {"inputs_ids": (1, 64)}}, "did you mean input_ids"),
         ("bert-base", {"shapes": {"input_ids": (1, 64, 64)}}, "rank 2"),
         ("bert-base", {"shapes": {"seq": (1, 64)}}, "one number: seq"),

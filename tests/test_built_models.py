@@ -1,0 +1,80 @@
+"""The built-in families through the whole chain: small ones computed, full ones compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from npusim import api
+from npusim.chip import load_chip
+from npusim.frontends.check import reference_values
+from npusim.ir import Graph
+from npusim.models import build_model, random_inputs
+from npusim.program.executable import TaskKind
+
+IMAGE = {"height": 64, "width": 64}
+DECODER = {"layers": 2, "hidden": 128, "heads": 4, "head_size": 32, "intermediate": 352}
+SMALL: dict[str, dict[str, int]] = {
+    "resnet34": IMAGE,
+    "mobilenetv2": {**IMAGE, "batch": 2},
+    "vgg16": {"height": 32, "width": 32, "classes": 10},
+    "inceptionv3": {"height": 75, "width": 75},
+    "vit-b16": {**IMAGE, "layers": 2, "hidden": 192, "heads": 3},
+    "gpt2-small": {"seq": 32, "layers": 2, "hidden": 128, "heads": 4, "vocab": 1000},
+    "llama": {**DECODER, "seq": 32, "vocab": 1000},
+    "llama-decode": {**DECODER, "past": 31, "batch": 2, "vocab": 1000},
+    "unet": {"height": 32, "width": 48},
+    "yolov8n": {**IMAGE, "classes": 20},
+    "deepfm": {"batch": 8, "features": 1000},
+}
+
+
+@functools.cache
+def _reference(name: str) -> tuple[Graph, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A small model, inputs, and onnxruntime's outputs."""
+    graph = build_model(name, **SMALL[name])
+    inputs = random_inputs(graph)
+    return graph, inputs, reference_values(graph, None, inputs, graph.outputs)[0]
+
+
+@pytest.mark.parametrize(("chip", "precision"), [("ascend910b2", "fp32"), ("ascend910a", "fp16")])
+@pytest.mark.parametrize("name", SMALL)
+def test_against_onnxruntime(name: str, chip: str, precision: str) -> None:
+    graph, inputs, reference = _reference(name)
+    spec = load_chip(chip)
+    exe = api.compile_graph(graph, spec, precision=precision)
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+    outputs = api.run(exe, spec, inputs=inputs).outputs
+    assert set(outputs) == set(reference)
+    for output, want in reference.items():
+        assert 0.05 < want.std() < 100  # a comparison of nothing would say nothing
+        found = api.compare(outputs[output], want)
+        assert found.cosine >= 0.999
+        if precision == "fp32":
+            assert found.max_rel_err < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "operators"),
+    [
+        ("resnet152", {}, {"Conv": 155, "MaxPool": 1, "Gemm": 1, "Add": 0}),
+        ("mobilenetv2", {}, {"Conv": 52, "Clip": 0, "Add": 0, "TransData": 1}),
+        ("vgg16", {}, {"Conv": 13, "MaxPool": 5, "Gemm": 3}),
+        ("inceptionv3", {}, {"Conv": 94, "Concat": 11, "TransData": 1}),
+        ("vit-b16", {}, {"FlashAttentionScore": 12, "Gelu": 12, "Softmax": 0, "Erf": 0}),
+        ("gpt2-small", {}, {"FlashAttentionScore": 12, "Gelu": 12, "Split": 12, "Tanh": 0}),
+        ("llama", {"layers": 2}, {"FlashAttentionScore": 2, "Swish": 2, "Softmax": 0}),
+        ("llama-decode", {"layers": 2}, {"FlashAttentionScore": 2, "Concat": 8}),
+        ("unet", {}, {"Conv": 23, "Concat": 4, "TransData": 2}),
+        ("yolov8n", {}, {"Conv": 64, "Swish": 57, "Resize": 2, "Split": 10}),
+        ("deepfm", {}, {"Gather": 2, "Gemm": 4}),
+    ],
+)
+def test_full_size_compiles(name: str, options: dict[str, int], operators: dict[str, int]) -> None:
+    exe = api.compile_graph(build_model(name, **options), load_chip("ascend910a"))
+    counts = Counter(t.op_type for t in exe.tasks)
+    assert {op: counts[op] for op in operators} == operators
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)

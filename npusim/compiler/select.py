@@ -12,8 +12,8 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 #: Operator → kernels, best first. Elementwise operators need no entry.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "DepthwiseConv", "ConvVector"),
-    "MatMul": ("MatMul", "MatMulVector"),
-    "Gemm": ("MatMul", "MatMulVector"),
+    "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
+    "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "BatchNormalization": ("Elementwise",),
     "MaxPool": ("Pool",),
     "AveragePool": ("Pool",),

@@ -18,6 +18,8 @@ from npusim.program.effects import Window
 from npusim.program.kernel import KernelArgs, Tiling
 from npusim.program.region import GM, Region
 
+HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that HBM makes equal
+
 
 @dataclass(frozen=True)
 class ConvProblem:
@@ -317,7 +319,10 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     exposed = s.batches * drain if slots == 1 else drain / tiles
     if slots == 1 and t["untuned"]:
         exposed = s.batches * tiles * p.held_cycles(chip, t)
-    total = max(body, unique / chip.hbm_rate) + exposed + fill + launch
+    moved = x_loads * band + w_loads * weights + out_bytes
+    hot = max(body, block_dim * s.batches * moved / chip.l2_rate)
+    cold = max(unique / chip.hbm_rate, ep.cold_cycles(chip, p.k1 * p.n1 * fractal, block_dim))
+    total = max(body, cold) + HOT * hot + exposed + fill + launch
     # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
     return total if _whole_rows(p, t) else total * 1.05
 

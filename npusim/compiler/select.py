@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import npusim.kernels  # noqa: F401  (registers the kernels)
+import npusim.kernels  # noqa: F401  (says where kernels are)
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, EpilogueStep, Graph, Layout, Node
 from npusim.ir.layout import lies_as_nd
@@ -121,7 +121,7 @@ def kernel_of(op_type: str) -> str:
 
 
 def _vectorised(op_type: str) -> bool:
-    from npusim.kernels.expressions import LOWER
+    from npusim.kernels.elementwise import LOWER  # with all that register programs
 
     return get_operator(op_type).elementwise and op_type in LOWER
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import lcm
 
 from npusim.chip.spec import ChipSpec
@@ -61,25 +61,36 @@ class ConvProblem:
         """Output channels."""
         return self.co
 
-    @property
+    @cached_property
     def m1(self) -> int:
         """Output positions of an image, in fractals."""
         return blocks(self.m)
 
-    @property
+    @cached_property
     def n1(self) -> int:
         """Output channels in blocks."""
         return blocks(self.co)
 
-    @property
+    @cached_property
     def taps(self) -> int:
         """kh·kw."""
         return self.window.kh * self.window.kw
 
-    @property
+    @cached_property
     def k1(self) -> int:
         """K in blocks."""
         return self.c1 * self.taps
+
+    @cached_property
+    def _shares(self) -> dict[tuple[int, int, int], Share]:
+        return {}
+
+    def first_share(self, t: Tiling) -> Share:
+        """The part of block 0, the largest; found once for each block split."""
+        split = t["bb"], t["bm"], t["bn"]
+        if split not in self._shares:
+            self._shares[split] = share(self, t, 0)
+        return self._shares[split]
 
     def splits(self, cores: int) -> list[tuple[int, int, int]]:
         """Block splits (batch, M, N) worth trying."""
@@ -279,7 +290,7 @@ def max_band(p: ConvProblem, m0: int, bm: int) -> int:
 
 def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     core, es = chip.core, p.dtype.size
-    s = share(p, t, 0)
+    s = p.first_share(t)
     m_tiles, n_tiles = tile_counts(t, s)
     mc, nc = blocks(s.m), blocks(s.n)
     chunks = blocks(p.c1, t["c1"])

@@ -23,13 +23,15 @@ from npusim.kernels import (
 )
 from npusim.kernels.broadcast import MAX_UNIT, Space, aligned_shape, make_space
 from npusim.kernels.estimate import pipeline_cycles
-from npusim.kernels.expressions import lower, working_type
+from npusim.kernels.expressions import LOWER, lower, working_type
 from npusim.kernels.lang import Alloc, Kernel, Queue, TileKernel
 from npusim.kernels.vector_program import Builder, Program, Value
 from npusim.ops import get_operator
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import Region
+
+__all__ = ["LOWER", "Elementwise", "lowered", "unsupported_type"]
 
 #: Output bytes per block below which CANN adds no block: of most operators, and of those with
 #: several outputs or scalars in the tile loop (recorded block dims: 768 fp32 -> 2, and -> 3).
@@ -169,7 +171,7 @@ def _row(args: KernelArgs, job: Job, axis: int) -> int:
 
 @kernel("Elementwise")
 class Elementwise(TileKernel):
-    """Elementwise operators and chains; operators are the keys of `expressions.LOWER`.
+    """Elementwise operators and chains; operators are the keys of `LOWER`.
 
     A compile-time constant operand may be given as attribute `const<i>` instead of an input.
     Tiling: `axis` is cut into tiles of `chunk`; blocks are `before` parts of the axes before it

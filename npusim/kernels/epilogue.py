@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -78,12 +79,12 @@ class EpilogueSpec:
     out: np.dtype
     bias_bytes: int = 0
 
-    @property
+    @cached_property
     def on_vector(self) -> bool:
         """True when fp32 work in UB is needed beyond the cast."""
         return self.bias is not None or bool(self.steps)
 
-    @property
+    @cached_property
     def strip_bytes(self) -> int:
         """UB bytes per element of a strip."""
         half = 2 * self.out.itemsize  # output and residual strips are double-buffered
@@ -96,7 +97,7 @@ class EpilogueSpec:
         wide = (self.passes - 1) * elements / 64 * (chip.core.vector.costs["binary"].b32 or 2.0)
         return elements * 4 / chip.core.vector.l0c_rate + wide
 
-    @property
+    @cached_property
     def passes(self) -> int:
         """Vector instructions per strip: the move out of L0C, then fp32 work."""
         if not self.on_vector:

@@ -8,11 +8,17 @@ from compiling import CHIPS, graph_of
 
 import npusim.kernels  # noqa: F401  (registers the kernels)
 from npusim import api
-from npusim.compiler import CompileOptions
-from npusim.compiler.core_count import best_plan
+from npusim.chip.spec import ChipSpec
+from npusim.compiler import CompileOptions, core_count
+from npusim.compiler.options import CompileContext
 from npusim.ir import DType
 from npusim.models import random_inputs
-from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan
+from npusim.program.kernel import KernelArgs, OperandSpec, Plan, choose_plan
+
+
+def best_plan(kernel: str, args: KernelArgs, chip: ChipSpec) -> Plan:
+    return core_count.best_plan(kernel, args, CompileContext(chip, CompileOptions("fp16")))
+
 
 ROWS = OperandSpec((48, 2048), DType.FLOAT16)
 ADD = KernelArgs("Add", (ROWS, ROWS), (ROWS,))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from npusim.chip import ChipSpec
     from npusim.explore.ablation import Check
     from npusim.program.executable import Executable
-    from npusim.timeline.ablated import Ablation, Claim
+    from npusim.timeline.ablated import Ablation, Claim, PrecisionGain
 
 #: The worked example of docs/ablation.md: model, batch, chips.
 EXAMPLE = (("resnet50", 256), ("bert-large", 32))
@@ -39,6 +39,7 @@ SMALL_FLOPS = 5e9
 def ablate_command(args: argparse.Namespace) -> int:
     """Compile and time the rows, check them, print and write them."""
     from npusim.explore.ablation import ORDER
+    from npusim.explore.precision_gain import TEXT
     from npusim.profiling.ablation_plot import write_ablation_plot
     from npusim.profiling.ablation_report import ablation_json, ablation_page, print_ablation
     from npusim.profiling.files import write_text
@@ -49,13 +50,14 @@ def ablate_command(args: argparse.Namespace) -> int:
         check_plot(args.plot)
     with progress_bars(sys.stderr.isatty()) as progress:
         found = [_one(args, progress)] if args.model else _example(args, progress)
+        gains = [] if args.model or not args.output else _gains()
     terminal = console()
     for a, claims in found:
         print_ablation(a, terminal)
         print_claims(claims, terminal)
     sys.stdout.flush()
     if args.output:
-        write_text(args.output, ablation_page(found, _command(args), ORDER))
+        write_text(args.output, ablation_page(found, _command(args), ORDER, gains, TEXT))
     if args.json:
         data = [ablation_json(a, claims) for a, claims in found]
         text = json.dumps(data[0] if args.model else data, indent=1, ensure_ascii=False)
@@ -102,6 +104,17 @@ def _example(
             a = _ablation(args, model, load_chip(chip_name), progress)
             found.append((a, claims_on(a)))
     return found
+
+
+def _gains() -> list[PrecisionGain]:
+    """fp16 beside fp32, net by net, on the chip of the example whose cube has both."""
+    from npusim import api
+    from npusim.chip import load_chip
+    from npusim.explore.precision_gain import NETS, precision_gain
+
+    chip = load_chip(EXAMPLE_CHIPS[-1])
+    models = [(name, batch, api.load_model(name, batch=batch)) for name, batch in NETS]
+    return [precision_gain(m.graph, chip, name=name, batch=b) for name, b, m in models]
 
 
 def _ablation(

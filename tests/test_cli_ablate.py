@@ -10,6 +10,7 @@ import pytest
 
 from npusim import cli_ablate
 from npusim.cli import main
+from npusim.explore import precision_gain
 from npusim.explore.ablation import optional_passes
 from npusim.profiling.ablation_report import times
 
@@ -76,6 +77,7 @@ def test_the_worked_example(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli_ablate, "EXAMPLE", (("gemm-1024", 1),))
+    monkeypatch.setattr(precision_gain, "NETS", (("gemm-1024", 1), ("bert-tiny", 2)))
     page, data = tmp_path / "a.md", tmp_path / "a.json"
     assert main(["ablate", "--no-check", "-o", str(page), "--json", str(data)]) == 0
     text = capsys.readouterr().out
@@ -84,6 +86,8 @@ def test_the_worked_example(
     written = page.read_text()
     assert written.count("### Published claims") == 2
     assert "## gemm-1024, batch 1, on ascend910b2" in written
+    assert "## fp16 beside fp32, on ascend910b2" in written and "| bert-tiny | 2 |" in written
+    assert "| cube (≤ 4×) | transfers and memory (≤ 2×) |" in written
     assert [len(a["claims"]) for a in json.loads(data.read_text())] == [2, 2]
 
 

@@ -379,6 +379,12 @@ class ChipSpec(Part):
         """Achievable L2 bytes per core cycle, whole chip."""
         return self.l2.bandwidth * self.l2.efficiency / self.clock
 
+    def with_cores(self, count: int) -> ChipSpec:
+        """The chip with `count` of its cores, vector cores in proportion."""
+        vector = max(1, self.cores.vector_count * count // self.cores.count)
+        fewer = self.cores.model_copy(update={"count": count, "vector_count": vector})
+        return self.model_copy(update={"cores": fewer})
+
     def vector_cores(self) -> int:
         """Cores that run vector kernels: AIVs on split chips, AI Cores otherwise."""
         return self.cores.vector_count if self.cores.split else self.cores.count

@@ -5,14 +5,24 @@ from __future__ import annotations
 from npusim.compiler.options import CompileContext
 from npusim.compiler.select import kernel_args, moves_nothing, select_kernel
 from npusim.ir import Graph, Node
-from npusim.program.kernel import KernelArgs, best_estimate
+from npusim.program.kernel import KernelArgs, Ranked, best_tiling
+
+
+def ranked(ctx: CompileContext, kernel: str, args: KernelArgs) -> Ranked | None:
+    """The best tiling of a launch on the whole chip, found once in a compilation."""
+    key = (kernel, args)
+    if key not in ctx.best:
+        ctx.best[key] = best_tiling(kernel, args, ctx.chip)
+    return ctx.best[key]
 
 
 class Costs:
-    """Estimates for a chip; equal launches are estimated once in a compilation."""
+    """Estimates for a chip."""
 
     def __init__(self, ctx: CompileContext) -> None:
-        self._chip, self._known = ctx.chip, ctx.cycles
+        self._ctx = ctx
+        scheduler = ctx.chip.scheduler
+        self._overhead = ctx.chip.cycles(scheduler.launch) + ctx.chip.cycles(scheduler.gap)
 
     def node(self, graph: Graph, node: Node) -> float:
         """Cycles of a node in the layouts that it has now; 0 of a view."""
@@ -20,13 +30,6 @@ class Costs:
 
     def launch(self, args: KernelArgs) -> float:
         """Cycles of a launch by its best tiling, and of the gap before it; inf on the AI CPU."""
-        if args not in self._known:
-            self._known[args] = self._estimate(args)
-        return self._known[args]
-
-    def _estimate(self, args: KernelArgs) -> float:
-        kernel, _ = select_kernel(args, self._chip)
-        if not kernel:
-            return float("inf")
-        gap = self._chip.cycles(self._chip.scheduler.gap)
-        return best_estimate(kernel, args, self._chip) + gap
+        kernel, _ = select_kernel(args, self._ctx.chip)
+        best = ranked(self._ctx, kernel, args) if kernel else None
+        return float("inf") if best is None else best.cycles + self._overhead

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import reduce
 
+from npusim.compiler.core_count import best_plan
 from npusim.compiler.options import CompileContext
 from npusim.compiler.select import kernel_args, moves_nothing, select_kernel
 from npusim.ir import DType, Graph, Node
 from npusim.ops import attributes, get_operator
 from npusim.ops.registry import Work
 from npusim.program.executable import KernelCall, Task, TaskKind
-from npusim.program.kernel import KernelArgs, Plan, choose_plan
+from npusim.program.kernel import KernelArgs, Plan
 
-CUBE_KERNELS = ("MatMul", "Conv2D", "FlashAttentionScore", "FlashAttentionScoreGrad")
+CUBE_KERNELS = (
+    "MatMul", "MatMulEpilogue", "Conv2D", "FlashAttentionScore", "FlashAttentionScoreGrad",
+)  # fmt: skip
 
 
 @dataclass
@@ -59,7 +62,7 @@ def _task(
     if kernel:
         key = (kernel, args)
         if key not in plans:
-            plans[key] = choose_plan(kernel, args, ctx.chip)
+            plans[key] = best_plan(kernel, args, ctx)
         call = KernelCall(kernel, args, plans[key])
         if kernel in ("MatMulVector", "ConvVector"):
             ctx.note(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from npusim.chip.spec import ChipSpec
 from npusim.compiler.mixlist import MixList
 from npusim.compiler.precision_modes import PrecisionMode, mode_named
-from npusim.program.kernel import KernelArgs
+from npusim.ir import Graph
+from npusim.program.kernel import KernelArgs, Ranked
 
 #: From this level on `npusim.api` has the machine choose the tilings: the compiler itself knows
 #: estimates only, and does nothing beyond level 2.
@@ -62,7 +63,8 @@ class Decision:
 class CompileContext:
     """What passes share: the chip, the options, notes for the user, a source of fresh names.
 
-    `taken`: names of the model's own tensors and nodes. `cycles`: launches estimated so far.
+    `taken`: names of the model's own tensors and nodes. `best`: the best tilings found so far.
+    `measured`: the graph whose traffic was counted last, and its bytes.
     """
 
     chip: ChipSpec
@@ -70,7 +72,8 @@ class CompileContext:
     notes: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
-    cycles: dict[KernelArgs, float] = field(default_factory=dict)
+    best: dict[tuple[str, KernelArgs], Ranked | None] = field(default_factory=dict)
+    measured: tuple[Graph | None, int] = (None, 0)
     _used: dict[str, int] = field(default_factory=dict)
 
     def fresh(self, base: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import npusim.kernels  # noqa: F401  (registers the kernels)
+import npusim.kernels  # noqa: F401  (says where kernels are)
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, EpilogueStep, Graph, Layout, Node
 from npusim.ir.layout import lies_as_nd
@@ -13,8 +13,8 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 #: Operator → kernels, best first. Elementwise operators need no entry.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "DepthwiseConv", "ConvVector"),
-    "MatMul": ("MatMul", "MatMulVector"),
-    "Gemm": ("MatMul", "MatMulVector"),
+    "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
+    "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "BatchNormalization": ("Elementwise",),
     "MaxPool": ("Pool",),
     "AveragePool": ("Pool",),
@@ -126,7 +126,7 @@ def kernel_of(op_type: str) -> str:
 
 
 def _vectorised(op_type: str) -> bool:
-    from npusim.kernels.expressions import LOWER
+    from npusim.kernels.elementwise import LOWER  # with all that register programs
 
     return get_operator(op_type).elementwise and op_type in LOWER
 

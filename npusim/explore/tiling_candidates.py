@@ -41,14 +41,6 @@ class Choice:
     simulated: int
 
 
-def with_cores(chip: ChipSpec, count: int) -> ChipSpec:
-    """The chip with `count` of its cores, vector cores in proportion."""
-    cores = chip.cores
-    vector = max(1, cores.vector_count * count // cores.count)
-    fewer = cores.model_copy(update={"count": count, "vector_count": vector})
-    return chip.model_copy(update={"cores": fewer})
-
-
 def core_counts(chip: ChipSpec) -> Iterator[int]:
     """All cores, a half, a quarter, … 1."""
     count = chip.cores.count
@@ -59,7 +51,7 @@ def core_counts(chip: ChipSpec) -> Iterator[int]:
 
 def ranked_tilings(kernel: str, args: KernelArgs, chip: ChipSpec, cores: int) -> list[Tiling]:
     """Legal tilings on `cores` cores, the smallest estimate first."""
-    definition, fewer = get_kernel(kernel), with_cores(chip, cores)
+    definition, fewer = get_kernel(kernel), chip.with_cores(cores)
     if definition.refuse(args, fewer):
         return []
     tilings = definition.tilings(args, fewer)

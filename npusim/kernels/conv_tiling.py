@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import lcm
 
 from npusim.chip.spec import ChipSpec
@@ -17,6 +17,8 @@ from npusim.ops.conv import conv_window
 from npusim.program.effects import Window
 from npusim.program.kernel import KernelArgs, Tiling
 from npusim.program.region import GM, Region
+
+HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that HBM makes equal
 
 
 @dataclass(frozen=True)
@@ -59,25 +61,36 @@ class ConvProblem:
         """Output channels."""
         return self.co
 
-    @property
+    @cached_property
     def m1(self) -> int:
         """Output positions of an image, in fractals."""
         return blocks(self.m)
 
-    @property
+    @cached_property
     def n1(self) -> int:
         """Output channels in blocks."""
         return blocks(self.co)
 
-    @property
+    @cached_property
     def taps(self) -> int:
         """kh·kw."""
         return self.window.kh * self.window.kw
 
-    @property
+    @cached_property
     def k1(self) -> int:
         """K in blocks."""
         return self.c1 * self.taps
+
+    @cached_property
+    def _shares(self) -> dict[tuple[int, int, int], Share]:
+        return {}
+
+    def first_share(self, t: Tiling) -> Share:
+        """The part of block 0, the largest; found once for each block split."""
+        split = t["bb"], t["bm"], t["bn"]
+        if split not in self._shares:
+            self._shares[split] = share(self, t, 0)
+        return self._shares[split]
 
     def splits(self, cores: int) -> list[tuple[int, int, int]]:
         """Block splits (batch, M, N) worth trying."""
@@ -279,7 +292,7 @@ def max_band(p: ConvProblem, m0: int, bm: int) -> int:
 
 def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     core, es = chip.core, p.dtype.size
-    s = share(p, t, 0)
+    s = p.first_share(t)
     m_tiles, n_tiles = tile_counts(t, s)
     mc, nc = blocks(s.m), blocks(s.n)
     chunks = blocks(p.c1, t["c1"])
@@ -319,7 +332,10 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     exposed = s.batches * drain if slots == 1 else drain / tiles
     if slots == 1 and t["untuned"]:
         exposed = s.batches * tiles * p.held_cycles(chip, t)
-    total = max(body, unique / chip.hbm_rate) + exposed + fill + launch
+    moved = x_loads * band + w_loads * weights + out_bytes
+    hot = max(body, block_dim * s.batches * moved / chip.l2_rate)
+    cold = max(unique / chip.hbm_rate, ep.cold_cycles(chip, p.k1 * p.n1 * fractal, block_dim))
+    total = max(body, cold) + HOT * hot + exposed + fill + launch
     # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
     return total if _whole_rows(p, t) else total * 1.05
 

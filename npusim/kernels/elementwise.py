@@ -22,13 +22,15 @@ from npusim.kernels import (
 )
 from npusim.kernels.broadcast import MAX_UNIT, aligned_shape, make_space
 from npusim.kernels.estimate import pipeline_cycles
-from npusim.kernels.expressions import lower, working_type
+from npusim.kernels.expressions import LOWER, lower, working_type
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.ub_chain import Job, Run, Share
 from npusim.kernels.vector_program import FOLD, Builder, Value
 from npusim.ops import get_operator
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
+
+__all__ = ["LOWER", "Elementwise", "lowered", "unsupported_type"]
 
 #: Output bytes per block below which CANN adds no block: of most operators, and of those with
 #: several outputs or scalars in the tile loop (recorded block dims: 768 fp32 -> 2, and -> 3).
@@ -78,7 +80,8 @@ def lowered(args: KernelArgs, cap: int) -> Job:
     work = working_type(
         [(op, len(ops) if i == 0 else 2) for i, (op, _, ops) in enumerate(chain)], floats
     )
-    b = Builder(work, len(space.extents))
+    half = bool(floats) and all(f.itemsize == 2 for f in floats)
+    b = Builder(work, len(space.extents), half)
     values: dict[int, Value] = {
         i: Value(specs[i].dtype.np, p, i) for i, p in zip(present, space.patterns, strict=True)
     }
@@ -119,7 +122,7 @@ def _row(args: KernelArgs, job: Job, axis: int) -> int:
 
 @kernel("Elementwise")
 class Elementwise(TileKernel):
-    """Elementwise operators and chains; operators are the keys of `expressions.LOWER`.
+    """Elementwise operators and chains; operators are the keys of `LOWER`.
 
     A compile-time constant operand may be given as attribute `const<i>` instead of an input.
     Tiling: `axis` is cut into tiles of `chunk`; blocks are `before` parts of the axes before it

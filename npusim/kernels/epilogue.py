@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -78,12 +79,12 @@ class EpilogueSpec:
     out: np.dtype
     bias_bytes: int = 0
 
-    @property
+    @cached_property
     def on_vector(self) -> bool:
         """True when fp32 work in UB is needed beyond the cast."""
         return self.bias is not None or bool(self.steps)
 
-    @property
+    @cached_property
     def strip_bytes(self) -> int:
         """UB bytes per element of a strip."""
         half = 2 * self.out.itemsize  # output and residual strips are double-buffered
@@ -96,7 +97,7 @@ class EpilogueSpec:
         wide = (self.passes - 1) * elements / 64 * (chip.core.vector.costs["binary"].b32 or 2.0)
         return elements * 4 / chip.core.vector.l0c_rate + wide
 
-    @property
+    @cached_property
     def passes(self) -> int:
         """Vector instructions per strip: the move out of L0C, then fp32 work."""
         if not self.on_vector:
@@ -253,18 +254,21 @@ class CubeOutput:
 
     # -- chips with FIXP ---------------------------------------------------------------------
 
+    def _target(self, local: Region, n1: int, tile: TileSpan) -> list[tuple[Region, Region]]:
+        """(GM, local) pairs of a tile that FIXP stores."""
+        return self._view.pieces(self._k.output(0), local, n1, tile)
+
     def _fixpipe(self, l0c: Region, n1: int, n_valid: int, tile: TileSpan) -> Instr:
         k, spec, nu = self._k, self._spec, l0c.shape[0]
 
         def build() -> Instr:
-            gm = k.output(0)
-            pairs = self._view.pieces(gm, l0c, n1, tile)
+            pairs = self._target(l0c, n1, tile)
             relu = any(s.op_type == "Relu" for s in spec.steps)
             biases: list[Region] = []
             if spec.bias is not None:
                 row = self._bias_row(n1, nu).split(0, 16).expand(1)
                 local = row.broadcast((nu, tile.m16, 16))
-                biases = [b for _, b in self._view.pieces(gm, local, n1, tile)]
+                biases = [b for _, b in self._target(local, n1, tile)]
             return k.fixpipe(pairs, self._view.bursts(nu, tile), biases, relu)
 
         return k.memo(("fixpipe", nu, min(nu * 16, n_valid - n1 * 16), tile.rows), build)
@@ -413,6 +417,12 @@ def drain_cycles(
 def load_latency(chip: ChipSpec) -> int:
     """Cycles of a GM load that nothing hides, besides its bytes."""
     return chip.core.mte2.head + chip.l2.read_latency + chip.hbm.latency
+
+
+def cold_cycles(chip: ChipSpec, weights: int, block_dim: int) -> float:
+    """Cycles in which the blocks together get weights (bytes) from HBM into L1, at least."""
+    rate = chip.core.mte2.cold_rate
+    return 0.0 if rate is None else weights / (rate * block_dim)
 
 
 def tile_floor(chip: ChipSpec, tile: tuple[int, int], slots: int = 2) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -62,7 +62,7 @@ class LibrarySpec(EpilogueSpec):
         """The next tile's loads come before the last strip, whose operands they would wait for."""
         return self.bias is None and bool(self.programs)
 
-    @property
+    @cached_property
     def strip_bytes(self) -> int:
         """UB bytes per element of a strip: buffers out, residuals, fp32 work."""
         others = sum(s.operand is not None for s in self.steps)

@@ -15,6 +15,8 @@ from npusim.kernels.cube_tiling import Share, share, tile_sizes
 from npusim.kernels.matrix import MatrixOutput, StoredMatrix
 from npusim.program.kernel import KernelArgs, OperandSpec, Tiling
 
+HOT = 0.02  #: weight of what the busiest pipe hides: it parts tilings that are equal but for it
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -151,6 +153,43 @@ def _fits_ub(p: Problem, chip: ChipSpec, m0: int, n0: int) -> bool:
     return ep.strip_blocks(p.spec, chip, m0, n0) > 0
 
 
+def _weights_rate(p: Problem, chip: ChipSpec, t: Tiling, s: Share, rate: float) -> float:
+    """Bytes of B per cycle that a core loads, where each comes from HBM once."""
+    cold = chip.core.mte2.cold_rate
+    if cold is None:
+        return rate
+    loaded = operand_reads(p, t, s)[1] * moved_b(p, s.n) * s.batches * t["bb"] * t["bm"] * t["bn"]
+    return min(rate, cold * max(1.0, loaded / p.b.unique))
+
+
+def _load_cycles(
+    p: Problem, chip: ChipSpec, t: Tiling, s: Share, rates: tuple[float, float]
+) -> tuple[float, float, float]:
+    """MTE2 in a batch of a block: its cycles, those in which the cube has nothing to do, those
+    before the first product; rates: of A, B."""
+    mte2, fractal = chip.core.mte2, 256 * p.a.itemsize
+    m_tiles, n_tiles = blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
+    chunks, nd2nz = blocks(p.k1, t["k1"]), chip.core.fixp is not None
+    total = idle = fill = 0.0
+    for i, (side, extent, reads, trans) in enumerate((
+        (p.a, s.m, operand_reads(p, t, s)[0], p.trans_a),
+        (p.b, s.n, operand_reads(p, t, s)[1], not p.trans_b),
+    )):  # fmt: skip
+        resident, wide = t["resident"] == i + 1, t[("m0", "n0")[i]]
+        parts = 1 if resident else chunks
+        width = p.k if resident else min(p.k, t["k1"] * 16)
+        pieces = side.bursts(width, extent, nd2nz) if trans else side.bursts(extent, width, nd2nz)
+        nbytes = side.moved(p.k, extent) if trans else side.moved(extent, p.k)
+        total += reads * max(nbytes / rates[i], parts * pieces * mte2.burst)
+        tiles = (m_tiles, n_tiles)[i]
+        total += tiles * reads * parts * mte2.head
+        panel = wide * p.k1 * fractal / rates[i]
+        if resident and t["panels"] == 1:
+            idle = (tiles - 1) * (panel + ep.load_latency(chip))
+        fill += panel if resident else wide * t["k1"] * fractal / rates[i]
+    return total, idle, fill
+
+
 def matmul_estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     """Cycles of a tiling: max over the pipes of the largest block, plus what cannot overlap."""
     core = chip.core
@@ -164,37 +203,19 @@ def matmul_estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     mte1 = 2 * core.mte1.head * mmads + p.k1 * 256 * es * (
         mc * n_tiles / core.mte1.l0a_rate + nc * m_tiles / core.mte1.l0b_rate
     )
-    reads_a, reads_b = operand_reads(p, t, s)
     chunks = blocks(p.k1, t["k1"])
     block_dim = t["bb"] * t["bm"] * t["bn"]
     rate = min(core.mte2.rate, chip.l2_rate / block_dim)
-    mte2 = 0.0
-    for side, extent, reads, trans in (
-        (p.a, s.m, reads_a, p.trans_a),
-        (p.b, s.n, reads_b, not p.trans_b),
-    ):
-        resident = t["resident"] == (1 if side is p.a else 2)
-        parts = 1 if resident else chunks
-        width = p.k if resident else min(p.k, t["k1"] * 16)
-        nd2nz = core.fixp is not None
-        pieces = side.bursts(width, extent, nd2nz) if trans else side.bursts(extent, width, nd2nz)
-        nbytes = side.moved(p.k, extent) if trans else side.moved(extent, p.k)
-        mte2 += reads * max(nbytes / rate, parts * pieces * core.mte2.burst)
-        tiles = m_tiles if side is p.a else n_tiles
-        mte2 += tiles * reads * parts * core.mte2.head
+    mte2, idle, fill = _load_cycles(p, chip, t, s, (rate, _weights_rate(p, chip, t, s, rate)))
     out_bytes = p.out.moved(s.m, s.n, p.spec.out.itemsize)
     drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
     scalar = mmads * 12 * core.scalar.issue
     unique = p.a.unique + p.b.unique + p.batch * p.m * p.n * p.spec.out.itemsize
     tiles = m_tiles * n_tiles
-    if t["resident"] and t["panels"] == 1:
-        wide = t["m0"] if t["resident"] == 1 else t["n0"]
-        panel = wide * p.k1 * 256 * es / rate + ep.load_latency(chip)
-        mte2 += (m_tiles if t["resident"] == 1 else n_tiles) * panel
     chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
     floor = tiles * max(ep.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / 2)
-    body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
+    body = s.batches * (idle + max(cube, mte1, mte2, drain, scalar, floor))
+    body += HOT * (cube + mte1 + mte2)
     exposed = s.batches * drain if ep.l0c_slots(chip, (t["m0"], t["n0"])) == 1 else drain / tiles
-    fill = (t["m0"] + t["n0"]) * t["k1"] * 256 * es / rate
     overhead = chip.cycles(chip.scheduler.per_block) * block_dim
     return max(body, unique / chip.hbm_rate) + exposed + fill + overhead

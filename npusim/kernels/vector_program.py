@@ -76,10 +76,15 @@ class Program:
 
 
 class Builder:
-    """Records steps. `work` is the type in which float arithmetic runs."""
+    """Records steps.
 
-    def __init__(self, work: np.dtype, rank: int) -> None:
-        self.work = work
+    Attributes:
+        work: the type in which float arithmetic runs.
+        half: operands and results are stored in 16 bits; formulas need to be no better.
+    """
+
+    def __init__(self, work: np.dtype, rank: int, half: bool = False) -> None:
+        self.work, self.half = work, half
         self._rank = rank
         self._steps: list[Step] = []
         self._spread: dict[tuple[Value, Pattern], Value] = {}

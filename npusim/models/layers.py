@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod, sqrt
+from typing import Any
 
 from npusim.errors import ModelError
 from npusim.ir import DType
@@ -83,7 +84,7 @@ def conv(
     inputs = [x, g.weight(f"{name}.weight", shape, std=sqrt(gain / prod(shape[1:])))]
     if bias:
         inputs.append(g.weight(f"{name}.bias", (channels,), std=0.1))
-    attrs = {"group": group} if group > 1 else {}
+    attrs: dict[str, Any] = {"group": group} if group > 1 else {}
     return g.node(
         "Conv",
         name,

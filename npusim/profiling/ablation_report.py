@@ -11,7 +11,7 @@ from rich.text import Text
 
 from npusim.profiling.tables import claims_table, lines, markdown, table
 from npusim.profiling.text import duration, size
-from npusim.timeline.ablated import Ablation, AblationRow, Claim
+from npusim.timeline.ablated import Ablation, AblationRow, Claim, PrecisionGain
 
 _COLUMNS = (
     "step", "ops", "tasks", "memory", "if reused", "HBM", "time", "gain", "total", "rel. err",
@@ -104,12 +104,17 @@ def ablation_json(a: Ablation, claims: Sequence[Claim] = ()) -> dict[str, object
 
 
 def ablation_page(
-    found: Sequence[tuple[Ablation, Sequence[Claim]]], command: str, order: str
+    found: Sequence[tuple[Ablation, Sequence[Claim]]],
+    command: str,
+    order: str,
+    gains: Sequence[PrecisionGain] = (),
+    why: str = "",
 ) -> str:
     """The rows of several models, with published claims beside them, as Markdown.
 
     Args:
         command: that writes the page; order: why the steps are in this order.
+        gains: nets in two precisions, on one chip; why: what bounds them.
     """
     parts = [
         "# What each step of the compiler gives\n",
@@ -127,4 +132,23 @@ def ablation_page(
         if claims:
             parts.append("### Published claims\n")
             parts += claims_table(claims)
+    if gains:
+        parts.append(f"## {gains[0].precision} beside fp32, on {gains[0].chip}\n")
+        parts.append(f"{why}\n")
+        parts.append(_gain_table(gains))
     return "\n".join(parts)
+
+
+def _gain_table(gains: Sequence[PrecisionGain]) -> str:
+    most = gains[0].most
+    columns = ["net", "batch", "fp32", gains[0].precision, "gain", "at most", "tasks"]
+    columns += [f"{what} (≤ {limit:.3g}×)" for what, limit in most.items()]
+    rows = [
+        [
+            g.model, str(g.batch), duration(g.slow_us), duration(g.fast_us), f"{g.gain:.2f}×",
+            f"{g.ceiling:.2f}×", f"{g.slow_tasks} → {g.fast_tasks}",
+            *(f"{100 * g.shares.get(what, 0.0):.0f} %" for what in most),
+        ]
+        for g in gains
+    ]  # fmt: skip
+    return markdown(columns, rows)

@@ -34,12 +34,16 @@ def mmad_cycles(chip: ChipSpec, mb: int, k: int, nb: int, dtype: str) -> int:
     return cycles
 
 
+MAX_REPEAT_STRIDE = 255  #: blocks between repeats: 8 bits (Ascend C, BinaryRepeatParams)
+
+
 def vector_repeats(chip: ChipSpec, bits: int, *regions: Region) -> tuple[int, int]:
     """(repeats, instructions) that cover regions of one common shape.
 
     A repeat covers `repeat_bytes` of the element width; an instruction takes up to `max_repeat`
     repeats along one stride. A source whose innermost stride is 0 repeats one 32 B block
-    (block stride 0) and does not break a run, nor does one held for a whole repeat.
+    (block stride 0) and does not break a run, nor does one held for a whole repeat. Short runs of
+    whole blocks at one distance are taken eight blocks a repeat (see `_by_blocks`).
     """
     vec = chip.core.vector
     per_repeat = max(1, vec.repeat_bytes * 8 // bits)
@@ -63,7 +67,31 @@ def vector_repeats(chip: ChipSpec, bits: int, *regions: Region) -> tuple[int, in
     limit = vec.max_repeat
     line = _longest_line(axes, regions)
     by_column = per_row * (rows // line) * -(-line // limit)
-    return rows * per_row, min(rows * -(-per_row // limit), by_column)
+    by_row = rows * per_row, min(rows * -(-per_row // limit), by_column)
+    spread = _by_blocks(chip, axes, run, regions) if not any(held) else None
+    return by_row if spread is None else min(by_row, spread)
+
+
+def _by_blocks(
+    chip: ChipSpec, axes: list[int], run: int, regions: tuple[Region, ...]
+) -> tuple[int, int] | None:
+    """(repeats, instructions) where the last of `axes` counts runs of a few whole 32 B blocks.
+
+    A repeat takes its eight blocks at one distance (block stride), so each block of a run has an
+    instruction of its own. None where that cannot be.
+    """
+    block, whole = chip.core.ub.block, chip.core.vector.repeat_bytes
+    width = regions[0].dtype.itemsize
+    if not axes or run * width % block or any(r.dtype.itemsize != width for r in regions):
+        return None
+    most, count = whole // block, regions[0].shape[axes[-1]]
+    strides = [r.strides[axes[-1]] for r in regions]
+    if any(s % block or s <= 0 or s * most > MAX_REPEAT_STRIDE * block for s in strides):
+        return None
+    blocks, lines = run * width // block, regions[0].size // run // count
+    repeats = -(-count // most)
+    limit = chip.core.vector.max_repeat
+    return blocks * lines * repeats, blocks * lines * -(-repeats // limit)
 
 
 def _longest_line(axes: list[int], regions: tuple[Region, ...]) -> int:

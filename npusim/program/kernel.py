@@ -7,8 +7,10 @@ blocks split the work, and the traffic of each operand; its `body` is the progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
 from math import prod
 from typing import Any, ClassVar
 
@@ -52,6 +54,18 @@ class KernelArgs:
     outputs: tuple[OperandSpec, ...]
     attrs: tuple[tuple[str, Any], ...] = ()
     epilogue: tuple[EpilogueStep, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Kept: a launch is the key of what is known of it, and looked up for every tiling."""
+        return hash((self.op_type, self.inputs, self.outputs, self.attrs, self.epilogue))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the hash, which another process makes anew."""
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @property
     def operands(self) -> tuple[OperandSpec, ...]:
@@ -170,6 +184,7 @@ class KernelDef:
 
 
 _KERNELS: dict[str, type[KernelDef]] = {}
+_MODULES: dict[str, str] = {}  #: kernel → the module to import for it
 
 
 def kernel(name: str) -> Callable[[type[KernelDef]], type[KernelDef]]:
@@ -180,7 +195,7 @@ def kernel(name: str) -> Callable[[type[KernelDef]], type[KernelDef]]:
     """
 
     def register(cls: type[KernelDef]) -> type[KernelDef]:
-        if name in _KERNELS:
+        if name in _KERNELS or _MODULES.get(name, cls.__module__) != cls.__module__:
             raise ValueError(f"kernel {name!r} is registered twice")
         cls.name = name
         _KERNELS[name] = cls
@@ -189,38 +204,72 @@ def kernel(name: str) -> Callable[[type[KernelDef]], type[KernelDef]]:
     return register
 
 
+def kernels_in(modules: Mapping[str, str]) -> None:
+    """Say which module registers which kernel: it is imported with the first use of the kernel."""
+    _MODULES.update(modules)
+
+
 def get_kernel(name: str) -> type[KernelDef]:
     """The kernel of that name.
 
     Raises:
         UnsupportedError: there is none.
     """
+    if name not in _KERNELS and name in _MODULES:
+        import_module(_MODULES[name])
     found = _KERNELS.get(name)
     if found is None:
+        names = kernel_names()
         raise UnsupportedError(
-            f"kernel {name!r}", ", ".join(sorted(_KERNELS)), f"use {nearest(name, _KERNELS)!r}"
+            f"kernel {name!r}", ", ".join(names), f"use {nearest(name, names)!r}"
         )
     return found
 
 
 def kernel_names() -> list[str]:
-    """All registered kernels, sorted."""
-    return sorted(_KERNELS)
+    """All kernels, sorted."""
+    return sorted({*_KERNELS, *_MODULES})
 
 
 def choose_plan(name: str, args: KernelArgs, chip: ChipSpec) -> Plan:
-    """The plan with the smallest estimate among the kernel's legal tilings.
+    """The plan of the tiling with the smallest estimate.
+
+    Raises:
+        UnsupportedError: see `choose_tiling`.
+    """
+    return get_kernel(name).plan(args, chip, choose_tiling(name, args, chip))
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The tiling of the smallest estimate, and that estimate in cycles, the launch left out."""
+
+    tiling: Tiling
+    cycles: float
+
+
+def best_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> Ranked | None:
+    """The best of the kernel's legal tilings; None when it refuses the launch or none fits."""
+    definition = get_kernel(name)
+    if definition.refuse(args, chip):
+        return None
+    best: Ranked | None = None
+    for tiling in definition.tilings(args, chip):
+        cycles = definition.estimate(args, chip, tiling)
+        if best is None or cycles < best.cycles:
+            best = Ranked(tiling, cycles)
+    return best
+
+
+def choose_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> Tiling:
+    """The kernel's legal tiling with the smallest estimate.
 
     Raises:
         UnsupportedError: the kernel refuses the launch, or no tiling fits the chip.
     """
-    definition = get_kernel(name)
-    reason = definition.refuse(args, chip)
-    best: Tiling | None = None
-    if not reason:
-        tilings = definition.tilings(args, chip)
-        best = min(tilings, key=lambda t: definition.estimate(args, chip, t), default=None)
+    best = best_tiling(name, args, chip)
     if best is None:
+        reason = get_kernel(name).refuse(args, chip)
         shapes = ", ".join(str(o.shape) for o in args.operands if o is not None)
         raise UnsupportedError(
             f"kernel {name} for {args.op_type} of {shapes} on {chip.name}: "
@@ -228,16 +277,7 @@ def choose_plan(name: str, args: KernelArgs, chip: ChipSpec) -> Plan:
             "launches that the kernel's refuse() accepts and whose tiles fit L1, L0 and UB",
             "use another precision, or a chip with larger buffers",
         )
-    return definition.plan(args, chip, best)
-
-
-def best_estimate(name: str, args: KernelArgs, chip: ChipSpec) -> float:
-    """Estimated cycles of the kernel's best tiling, launch included; inf when it cannot run."""
-    definition = get_kernel(name)
-    if definition.refuse(args, chip):
-        return float("inf")
-    estimates = (definition.estimate(args, chip, t) for t in definition.tilings(args, chip))
-    return min(estimates, default=float("inf")) + chip.cycles(chip.scheduler.launch)
+    return best.tiling
 
 
 def group_blocks(keys: Sequence[object]) -> tuple[tuple[int, int], ...]:

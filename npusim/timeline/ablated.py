@@ -102,3 +102,44 @@ class Claim:
     topic: str
     claim: str
     found: str
+
+
+#: What binds a stretch of a run, as a lower precision sees it.
+CUBE, MOVES, VECTOR, FIXED = "cube", "transfers and memory", "vector", "launches"
+
+
+@dataclass(frozen=True)
+class PrecisionGain:
+    """A model in fp32 beside a precision of 16 bits, with the same passes.
+
+    Attributes:
+        slow_us, fast_us: the runs; slow_tasks, fast_tasks: their launches.
+        cube_gain: peak of the cube in the precision over its peak in fp32.
+        shares: what binds → share of the run in fp32.
+    """
+
+    model: str
+    batch: int
+    chip: str
+    precision: str
+    slow_us: float
+    fast_us: float
+    slow_tasks: int
+    fast_tasks: int
+    cube_gain: float
+    shares: dict[str, float]
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the precision is."""
+        return self.slow_us / self.fast_us
+
+    @property
+    def most(self) -> dict[str, float]:
+        """What binds → how many times less it takes at most: bytes and lanes give 2."""
+        return {CUBE: self.cube_gain, MOVES: 2.0, VECTOR: 2.0, FIXED: 1.0}
+
+    @property
+    def ceiling(self) -> float:
+        """How many times faster it can be with the same kernels (Amdahl)."""
+        return 1 / sum(share / self.most[what] for what, share in self.shares.items())

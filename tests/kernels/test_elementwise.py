@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from launching import CHIPS, check_operator, random_array, timed
+from launching import CHIPS, check_operator, execute, random_array, timed
 
 from npusim.errors import UnsupportedError
-from npusim.ir import DType, EpilogueStep, Layout
+from npusim.ir import DType, EpilogueStep, Layout, Node, TensorType
 from npusim.kernels.elementwise import Elementwise
 from npusim.kernels.expressions import LOWER
 from npusim.kernels.library_expressions import LIBRARY
@@ -67,6 +68,21 @@ def test_unary(chip: str, dtype: str, op: str) -> None:
     check(chip, op, [x], {})
     if op == "Gelu":
         check(chip, op, [x], {"approximate": "tanh"})
+
+
+def test_gelu_of_every_fp16() -> None:
+    """x·Φ(x) by a polynomial: some two units in the last place, three with the final rounding."""
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    x = every[np.isfinite(every)]
+    kind = [TensorType(x.shape, DType.FLOAT16)]
+    node = Node("n", "Gelu", ("x",), ("y",), {"approximate": "none"})
+    (got,), _ = execute(
+        CHIPS["toy"], "Elementwise", node, [x], kind, [Layout.ND] * 2, {"approximate": "none"}
+    )
+    wide = x.astype(np.float64)
+    exact = wide * np.vectorize(math.erfc)(-wide / math.sqrt(2)) / 2
+    unit = np.maximum(2.0**-24, 2.0 ** (np.floor(np.log2(np.abs(exact) + 1e-30)) - 10))
+    assert (np.abs(got.astype(np.float64) - exact) / unit).max() < 3
 
 
 @pytest.mark.parametrize("op", ["Log", "Sqrt"])

@@ -110,6 +110,17 @@ def _library_matmul(rng: Random, size: int) -> KernelArgs:
     return launch("MatMul", inputs, y, *kept, epilogue=steps, transA=ta)
 
 
+@_maker("MatMulEpilogue")
+def _matmul_epilogue(rng: Random, size: int) -> KernelArgs:
+    m, k, n = rng.randint(1, 30 * size), rng.randint(1, 2 * size), rng.randint(1, 30 * size)
+    dtype = rng.choice([F16, DType.BFLOAT16])
+    a, b, y = (OperandSpec(s, dtype) for s in ((m, k), (k, n), (m, n)))
+    step = rng.choice(
+        [EpilogueStep("Gelu", None, (("approximate", "none"),)), EpilogueStep("Tanh")]
+    )
+    return launch("MatMul", (a, b), y, epilogue=(step,))
+
+
 @_maker("MatMulVector")
 def _matmul_vector(rng: Random, size: int) -> KernelArgs:
     return _product(rng, size, F32, (ND,))

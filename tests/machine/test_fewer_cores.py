@@ -14,7 +14,6 @@ from npusim.explore.tiling_candidates import (
     core_counts,
     ranked_tilings,
     restated,
-    with_cores,
 )
 from npusim.ir import DType
 from npusim.ir.layout import blocks
@@ -27,7 +26,7 @@ from npusim.program.kernel import OperandSpec, choose_plan, get_kernel
 def test_fewer_cores() -> None:
     chip = CHIPS["ascend910b2"]
     assert list(core_counts(chip)) == [24, 12, 6, 3, 1]
-    cores = with_cores(chip, 6).cores
+    cores = chip.with_cores(6).cores
     assert (cores.count, cores.vector_count, chip.cores.count) == (6, 12, 24)
 
 

@@ -90,6 +90,21 @@ def test_dma_cap() -> None:
     assert cost.dma_cap(0, 0, 64.0, 2.0, 32) == 64.0
 
 
+@pytest.mark.parametrize(("dtype", "columns", "step", "want"), [
+    (F16, 56, 2, (7, 1)), (F16, 57, 2, (8, 1)),  # one block of 32 B each, eight a repeat
+    (F32, 56, 2, (14, 2)),  # two blocks: an instruction for each
+    (F16, 56, 32, (56, 1)),  # too far apart for the stride between repeats
+])  # fmt: skip
+def test_blocks_at_one_distance(
+    dtype: np.dtype, columns: int, step: int, want: tuple[int, int]
+) -> None:
+    """Every `step`-th column of an image of 16 channels, as a pool with a stride reads it."""
+    image = ub(columns, step, 16, dtype=dtype)[:, 0]
+    chip = CHIPS["ascend910b2"]
+    result = cost.vector_repeats(chip, 8 * dtype.itemsize, ub(columns, 16, dtype=dtype), image)
+    assert result == want
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.integers(1, 10**6), st.integers(1, 5000), st.floats(1, 300), st.floats(0, 30),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -28,6 +30,24 @@ F16, F32 = DType.FLOAT16, DType.FLOAT32
 def product(dtype: DType, *shapes: tuple[int, ...]) -> KernelArgs:
     a, b, c = (OperandSpec(s, dtype) for s in shapes)
     return KernelArgs("MatMul", (a, b), (c,))
+
+
+def test_the_index_is_what_the_modules_register() -> None:
+    """In a process of its own: nothing but the package's modules is imported there."""
+    code = """
+import pkgutil
+from importlib import import_module
+import npusim.kernels as package
+from npusim.program import kernel
+assert not kernel._KERNELS, "kernels are imported before they are asked for"
+assert kernel.kernel_names() == sorted(package.MODULES)
+for module in pkgutil.iter_modules(package.__path__):
+    import_module(f"{package.__name__}.{module.name}")
+found = {name: cls.__module__.rpartition(".")[2] for name, cls in kernel._KERNELS.items()}
+assert found == package.MODULES, set(found.items()) ^ set(package.MODULES.items())
+assert list(package.MODULES) == sorted(package.MODULES)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_name_is_taken_once() -> None:

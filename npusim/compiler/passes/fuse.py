@@ -1,7 +1,8 @@
 """Fusion of what follows a node into its epilogue, on data still on chip.
 
 * MatMul + Add of one value per column: the bias input.
-* Cube nodes (Conv, MatMul, Gemm): residual Add, ReLU, Clip; on chips with FIXP only ReLU.
+* Cube nodes (Conv, MatMul, Gemm): residual Add, ReLU, Clip; on chips with FIXP only ReLU, and
+  behind products of 16 bits other activations, by a kernel of both kinds of core.
 * Elementwise nodes: chains of elementwise operators become one kernel; so do small trees of them,
   where a result is read twice inside, or two results meet.
 
@@ -20,7 +21,7 @@ from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args, select_kernel
 from npusim.ir import EpilogueStep, Graph, Layout, Node
 from npusim.ops import attributes, get_operator
-from npusim.program.kernel import KernelArgs
+from npusim.program.kernel import KernelArgs, get_kernel
 
 CUBE_OPS = ("Conv", "MatMul", "Gemm")
 MAX_CHAIN = 6  #: steps of a fused chain: longer ones spill more UB than they save
@@ -108,7 +109,7 @@ class _Epilogues:
             grown = _append(self._out, node, follower, self._ctx)
             if grown is None:
                 return
-            reason = self._objection(kernel, node, follower, grown)
+            kernel, reason = self._objection(kernel, node, follower, grown)
             names = (node.name, follower.name)
             self._ctx.decide(self._name, names, not reason, reason or f"{kernel} takes it")
             if reason:
@@ -134,16 +135,21 @@ class _Epilogues:
             return None
         return follower
 
-    def _objection(self, kernel: str, node: Node, follower: Node, grown: Node) -> str:
-        """Why the fusion is not legal or does not pay; '' when it is taken."""
+    def _objection(self, kernel: str, node: Node, follower: Node, grown: Node) -> tuple[str, str]:
+        """The kernel of both, and why the fusion is not legal or does not pay ('' if it is taken).
+
+        Another kernel than the node's own may take them, but only one of both kinds of core.
+        """
         found, why = _kernel(self._out, grown, self._ctx)
-        if found != kernel:
-            return f"{kernel} does not take it: {why}" if why else f"it would need {found}"
+        if not found:
+            return kernel, f"{kernel} does not take it: {why}"
+        if found != kernel and get_kernel(found).core_type != "MIX":
+            return kernel, f"it would need {found}"
         together = self._time(grown)
         apart = self._time(node) + self._time(follower)
         if together > apart:
-            return f"it would cost {together:.0f} cycles, apart {apart:.0f}"
-        return ""
+            return kernel, f"{found} would take {together:.0f} cycles, apart {apart:.0f}"
+        return found, ""
 
     def _time(self, node: Node) -> float:
         """Estimated cycles of a node as a task; inf on the AI CPU."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from npusim.compiler.costs import Costs
 from npusim.compiler.options import CompileContext
 from npusim.compiler.select import VIEWS, kernel_args, select_kernel
 from npusim.ir import Graph, Layout, Node
 from npusim.ops import attributes
-from npusim.program.kernel import KernelArgs, best_estimate
+from npusim.program.kernel import KernelArgs
 
 
 class Pattern:
@@ -74,20 +75,11 @@ class Times:
     """Estimated cycles of nodes by their best tilings, gaps between tasks included."""
 
     def __init__(self, ctx: CompileContext) -> None:
-        self._chip = ctx.chip
-        self._gap = ctx.chip.cycles(ctx.chip.scheduler.gap)
-        self._cycles: dict[KernelArgs, float] = {}
+        self._chip, self._costs = ctx.chip, Costs(ctx)
 
     def of(self, graph: Graph, node: Node) -> float:
         """Cycles of one node; 0 of a view, infinite on the AI CPU."""
-        if node.op_type in VIEWS:
-            return 0.0
-        args = self._args(graph, node)
-        if args not in self._cycles:
-            kernel = select_kernel(args, self._chip)[0]
-            cycles = best_estimate(kernel, args, self._chip) if kernel else float("inf")
-            self._cycles[args] = cycles + self._gap
-        return self._cycles[args]
+        return 0.0 if node.op_type in VIEWS else self._costs.launch(self._args(graph, node))
 
     def _args(self, graph: Graph, node: Node) -> KernelArgs:
         """The launch, with constant weights of a product packed as `assign_layouts` packs them."""

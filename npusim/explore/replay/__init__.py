@@ -1,6 +1,6 @@
 """Replay of profiles recorded on real chips. Importing registers the builders of all families."""
 
-import npusim.kernels  # noqa: F401  (registers the kernels)
+import npusim.kernels  # noqa: F401  (says where kernels are)
 from npusim.explore.replay import (  # noqa: F401  (registers the builders)
     rows_activation,
     rows_attention,

@@ -17,7 +17,7 @@ from npusim.program.region import GM, Region
 from npusim.sanitize.findings import Finding, FindingKind, Findings, Side
 from npusim.sanitize.kernel_memory import out_of_bounds
 from npusim.sanitize.kernel_races import Spaces
-from npusim.sanitize.overlap import Runs, merged, runs, shared_bytes
+from npusim.sanitize.overlap import Runs, intersection, merged, runs, shared_bytes
 from npusim.sanitize.walk import VERBS, Step, side
 
 #: Modes that no two blocks may mix on the same bytes, and the race that it is.
@@ -40,8 +40,7 @@ class _Touched:
 
     def bytes(self) -> Runs:
         """All bytes, as disjoint runs."""
-        each = [runs(r) for r in self.regions]
-        return merged(np.concatenate([r[0] for r in each]), np.concatenate([r[1] for r in each]))
+        return _together([runs(r) for r in self.regions])
 
     def at(self, lo: int, hi: int) -> Side:
         """The first instruction that touches bytes of lo … hi."""
@@ -165,10 +164,9 @@ class GmTracker:
         self, operand: int, kind: FindingKind, a: dict[int, _Touched], b: dict[int, _Touched]
     ) -> None:
         """Report the first bytes that one block touches as in `a` and another as in `b`."""
-        met = _first_meeting(
-            [(block, *touched.bytes()) for block, touched in a.items()],
-            [] if a is b else [(block, *touched.bytes()) for block, touched in b.items()],
-        )
+        mine = {block: touched.bytes() for block, touched in a.items()}
+        theirs = mine if a is b else {block: touched.bytes() for block, touched in b.items()}
+        met = _first_meeting(mine, theirs)
         if met is None:
             return
         if kind is FindingKind.WAW and a is b:
@@ -217,28 +215,25 @@ def _stored_beside(accesses: list[_Note], load: _Note) -> bool:
     )
 
 
-def _first_meeting(
-    a: list[tuple[int, np.ndarray, np.ndarray]], b: list[tuple[int, np.ndarray, np.ndarray]]
-) -> Meeting | None:
-    """The first bytes that two blocks share.
-
-    Runs of one block are disjoint; with `b`, only a run of `a` and one of `b` meet.
-    """
-    parts = [(block, side, s, e) for side, all_ in enumerate((a, b)) for block, s, e in all_]
-    if not parts:
+def _first_meeting(a: dict[int, Runs], b: dict[int, Runs]) -> Meeting | None:
+    """The first bytes that are in a block's runs in `a` and in another block's in `b`."""
+    if a is b:
+        alone = sum(int((ends - starts).sum()) for starts, ends in a.values())
+        starts, ends = _together(list(a.values()))
+        if alone == int((ends - starts).sum()):
+            return None
+    elif not len(intersection(_together(list(a.values())), _together(list(b.values())))[0]):
         return None
-    starts, ends = (np.concatenate([p[i] for p in parts]) for i in (2, 3))
-    owner = np.concatenate([np.full(len(p[2]), p[0]) for p in parts])
-    which = np.concatenate([np.full(len(p[2]), p[1]) for p in parts])
-    order = np.lexsort((ends, starts))
-    starts, ends, owner, which = starts[order], ends[order], owner[order], which[order]
-    reach = np.maximum.accumulate(ends)
-    for i in np.flatnonzero(starts[1:] < reach[:-1]) + 1:
-        for j in range(int(i) - 1, -1, -1):
-            if reach[j] <= starts[i]:
-                break
-            if ends[j] > starts[i] and owner[j] != owner[i] and (not b or which[j] != which[i]):
-                one, two = (j, i) if which[j] <= which[i] else (i, j)
-                lo, hi = int(starts[i]), int(min(ends[i], ends[j]))
-                return (int(owner[one]), int(owner[two])), (lo, hi)
+    for one, mine in a.items():
+        others = {two: theirs for two, theirs in b.items() if two != one}
+        if others and len(intersection(mine, _together(list(others.values())))[0]):
+            for two, theirs in others.items():
+                starts, ends = intersection(mine, theirs)
+                if len(starts):
+                    return (one, two), (int(starts[0]), int(ends[0]))
     return None
+
+
+def _together(parts: list[Runs]) -> Runs:
+    """The bytes of several sets of runs."""
+    return merged(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))

@@ -45,6 +45,14 @@ def passed(
     return result
 
 
+def explained(
+    rewrite: Callable[[Graph, CompileContext], Graph], graph: Graph, chip: str = "ascend910a"
+) -> tuple[Graph, list[str]]:
+    """What a pass makes of a graph, and why it left what it left."""
+    ctx = context(graph, chip)
+    return verify(rewrite(graph, ctx)), [d.reason for d in ctx.decisions if not d.taken]
+
+
 def kinds(graph: Graph | Executable) -> list[str]:
     """Operator types in order, with the fused ones: 'Conv+Add+Relu'."""
     nodes = graph.nodes if isinstance(graph, Graph) else [t.node for t in graph.tasks]

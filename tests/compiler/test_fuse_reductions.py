@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from compiling import CHIPS, check_run, context, count, graph_of, kinds, same_values
+from compiling import CHIPS, check_run, context, count, explained, graph_of, kinds, same_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,10 +26,9 @@ ROWS = (300, 96)
 
 def fused(graph: Graph, chip: str = "ascend910a") -> tuple[Graph, list[str]]:
     """The graph after the pass alone, and why it refused what it refused."""
-    ctx = context(graph, chip)
-    out = verify(fuse_reductions(graph, ctx))
+    out, refused = explained(fuse_reductions, graph, chip)
     same_values(graph, out)
-    return out, [d.reason for d in ctx.decisions if not d.taken]
+    return out, refused
 
 
 def _reduced(g: GraphBuilder, op: str, x: str, keep: int = 1) -> str:

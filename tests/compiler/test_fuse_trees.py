@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from compiling import CHIPS, check_run, context, count, graph_of, kinds, same_values
+from compiling import CHIPS, check_run, context, count, explained, graph_of, kinds, same_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,10 +23,9 @@ SHAPE = (64, 130)
 
 def fused(graph: Graph, chip: str = "ascend910a") -> tuple[Graph, list[str]]:
     """The graph after the pass alone, and why it refused what it refused."""
-    ctx = context(graph, chip)
-    out = verify(fuse_elementwise(graph, ctx))
+    out, refused = explained(fuse_elementwise, graph, chip)
     same_values(graph, out)
-    return out, [d.reason for d in ctx.decisions if not d.taken]
+    return out, refused
 
 
 def meeting(g: GraphBuilder, shape: Shape = SHAPE) -> str:

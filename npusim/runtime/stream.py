@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from npusim.machine.entries import CallbackEntry, Entry
 from npusim.machine.stream import Stream as Queue
 from npusim.runtime.codes import Code
 from npusim.runtime.errors import InvalidUseError, TaskFailedError
+from npusim.runtime.managed import Managed
 
 if TYPE_CHECKING:
     from npusim.runtime.device import Device
 
 
-class Stream:
+class Stream(Managed):
     """A stream of a device. Made by `Device.stream`.
 
     Attributes:
@@ -29,16 +29,8 @@ class Stream:
         self.device = device
         self._errors: list[Exception] = []
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.device.destroy_stream(self, force=error is not None)
+    def _leave(self, failed: bool) -> None:
+        self.device.destroy_stream(self, force=failed)
 
     @property
     def number(self) -> int:

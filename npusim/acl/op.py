@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from npusim.acl.base import DataBuffer, TensorDesc
+from npusim.acl.single_op import Operand
 from npusim.acl.single_op import compiled as _compiled
 from npusim.acl.single_op import launch as _launch
 from npusim.acl.state import PROCESS, plain, status
+from npusim.runtime import Code, InvalidUseError
 
 
 @dataclass(eq=False)
@@ -101,8 +103,8 @@ def execute_v2(
     """Queue an operator."""
     _launch(
         op_type,
-        list(zip(_descs(input_desc), _buffers(inputs), strict=True)),
-        list(zip(_descs(output_desc), _buffers(outputs), strict=True)),
+        _operands(input_desc, inputs),
+        _operands(output_desc, outputs),
         _attrs(attr),
         stream,
     )
@@ -124,8 +126,8 @@ def compile_and_execute(
     """Queue an operator; engine, flag and path change nothing here."""
     _launch(
         op_type,
-        list(zip(_descs(input_desc), _buffers(inputs), strict=True)),
-        list(zip(_descs(output_desc), _buffers(outputs), strict=True)),
+        _operands(input_desc, inputs),
+        _operands(output_desc, outputs),
         _attrs(attr),
         stream,
     )
@@ -136,22 +138,30 @@ def cast(
     src_desc: int, src_buffer: int, dst_desc: int, dst_buffer: int, truncate: int, stream: int
 ) -> None:
     """Queue a Cast."""
-    (target,) = _descs([dst_desc])
-    _launch(
-        "Cast",
-        list(zip(_descs([src_desc]), _buffers([src_buffer]), strict=True)),
-        [(target, _buffers([dst_buffer])[0])],
-        {"dst_type": target.number},
-        stream,
-    )
+    (target,) = _operands([dst_desc], [dst_buffer])
+    source = _operands([src_desc], [src_buffer])
+    _launch("Cast", source, [target], {"dst_type": target[0].number}, stream)
 
 
 def _descs(handles: list[int]) -> list[TensorDesc]:
     return [PROCESS.handles.get(h, TensorDesc) for h in handles]
 
 
-def _buffers(handles: list[int]) -> list[DataBuffer]:
-    return [PROCESS.handles.get(h, DataBuffer) for h in handles]
+def _operands(descs: list[int], buffers: list[int]) -> list[Operand]:
+    """Descriptions with their buffers.
+
+    Raises:
+        InvalidUseError: not as many of them; handles of something else.
+    """
+    if len(descs) != len(buffers):
+        raise InvalidUseError(
+            Code.INVALID_PARAM,
+            f"{len(buffers)} buffers for {len(descs)} tensors",
+            "a buffer for each description",
+            "pass lists of the same length",
+        )
+    found = [PROCESS.handles.get(h, DataBuffer) for h in buffers]
+    return list(zip(_descs(descs), found, strict=True))
 
 
 def _attrs(attr: int) -> dict[str, Any]:

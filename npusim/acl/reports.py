@@ -44,12 +44,11 @@ class _Report:
 
 
 class Reports:
-    """Who runs the callbacks of which stream, and what waits to be run."""
+    """What waits to be run, and by whom."""
 
     def __init__(self) -> None:
-        self.threads: dict[Stream, int] = {}
         self.waiting: dict[int, deque[_Report]] = {}
-        self.inline: set[int] = set()  # threads that run the device themselves, to get reports
+        self.inline: set[int] = set()  # threads that run reports where they are
         self.run_inline = 0  # reports that these have run
 
     def deliver(self, thread: int, report: _Report) -> None:
@@ -58,16 +57,21 @@ class Reports:
         Raises:
             SyncTimeoutError: the thread does not ask for it.
         """
-        if thread in self.inline:
+        mine = thread == threading.get_ident()
+        if mine and thread in self.inline:
             report.run()
             self.run_inline += 1
             return
-        self.waiting.setdefault(thread, deque()).append(report)
+        queue = self.waiting.setdefault(thread, deque())
+        queue.append(report)
         PROCESS.turn.notify_all()
         end = time.monotonic() + _PATIENCE
         while not report.done:
             alive = any(t.ident == thread for t in threading.enumerate())
-            if not alive or thread == threading.get_ident() or time.monotonic() > end:
+            late = report in queue and time.monotonic() > end
+            if mine or late or not alive:
+                if report in queue:
+                    queue.remove(report)
                 raise SyncTimeoutError(
                     Code.RT_TASK_TIMEOUT,
                     f"a callback waits for thread {thread}, which does not call process_report",
@@ -80,7 +84,7 @@ class Reports:
         """The thread's streams that have callbacks queued."""
         return [
             stream
-            for stream, owner in self.threads.items()
+            for stream, owner in PROCESS.subscribed.items()
             if owner == thread
             and any(isinstance(entry, CallbackEntry) for entry in stream.queue.pending)
         ]
@@ -93,14 +97,14 @@ _REPORTS = Reports()
 def subscribe_report(thread_id: int, stream: int) -> None:
     """Let a thread run the callbacks of a stream."""
     found = PROCESS.stream(stream)
-    if found in _REPORTS.threads:
+    if found in PROCESS.subscribed:
         raise InvalidUseError(
             Code.RT_STREAM_SUBSCRIBE,
             f"a second subscription to stream {found.number}",
             "one thread per stream",
             "call acl.rt.unsubscribe_report first",
         )
-    _REPORTS.threads[found] = thread_id
+    PROCESS.subscribed[found] = thread_id
     PROCESS.turn.notify_all()
 
 
@@ -108,14 +112,14 @@ def subscribe_report(thread_id: int, stream: int) -> None:
 def unsubscribe_report(thread_id: int, stream: int) -> None:
     """The thread no longer runs the callbacks of the stream."""
     found = PROCESS.stream(stream)
-    if _REPORTS.threads.get(found) != thread_id:
+    if PROCESS.subscribed.get(found) != thread_id:
         raise InvalidUseError(
             Code.RT_THREAD_SUBSCRIBE,
             f"thread {thread_id} is not subscribed to stream {found.number}",
             "the thread of acl.rt.subscribe_report",
             "pass the same thread",
         )
-    del _REPORTS.threads[found]
+    del PROCESS.subscribed[found]
 
 
 @status
@@ -124,7 +128,7 @@ def launch_callback(
 ) -> None:
     """Queue a callback; block_type 1: what is behind it in the stream waits for its end."""
     found, device = PROCESS.stream(stream), PROCESS.device
-    thread = _REPORTS.threads.get(found)
+    thread = PROCESS.subscribed.get(found)
     if thread is None:
         raise InvalidUseError(
             Code.RT_STREAM_NO_CB_REG,
@@ -145,7 +149,7 @@ def process_report(timeout: int) -> None:
     """Run one callback of the thread's streams; wait for it at most so many milliseconds."""
     PROCESS.calls -= 1  # asking does not count
     thread = threading.get_ident()
-    if thread not in _REPORTS.threads.values():
+    if thread not in PROCESS.subscribed.values():
         PROCESS.turn.wait(_SPIN)
         raise InvalidUseError(
             Code.RT_THREAD_SUBSCRIBE,
@@ -162,8 +166,12 @@ def process_report(timeout: int) -> None:
         return
     report = queue.popleft()
     report.device.clock.wait(report.device.machine.now, "callback")
-    _outside_lock(report.run)
-    PROCESS.turn.notify_all()
+    _REPORTS.inline.add(thread)
+    try:
+        _outside_lock(report.run)
+    finally:
+        _REPORTS.inline.discard(thread)
+        PROCESS.turn.notify_all()
 
 
 def _run_to_callback(thread: int) -> bool:

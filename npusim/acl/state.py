@@ -124,6 +124,7 @@ class Process:
         turn: the lock, and the condition on which threads wait for reports.
         devices: by number, those in use; primary: their own contexts.
         models: loaded, by number; operators: compiled, by device, type, shapes and attributes.
+        subscribed: the threads that run callbacks, by stream.
         calls: made so far, by all threads.
     """
 
@@ -137,6 +138,7 @@ class Process:
     models: dict[int, Model] = field(default_factory=dict)
     model_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     operators: dict[tuple[object, ...], Model] = field(default_factory=dict)
+    subscribed: dict[Stream, int] = field(default_factory=dict)
     finalized: bool = False
     local: threading.local = field(default_factory=threading.local)
     calls: int = 0
@@ -260,6 +262,7 @@ class Process:
         device.close()
         del self.primary[number]
         self.handles.drop(lambda thing: getattr(thing, "device", None) is device)
+        self.subscribed = {s: t for s, t in self.subscribed.items() if s.device is not device}
         self.models = {n: m for n, m in self.models.items() if m.device is not device}
         self.operators = {k: m for k, m in self.operators.items() if m.device is not device}
 

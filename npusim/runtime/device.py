@@ -17,7 +17,6 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from npusim.runtime.codes import Code
 from npusim.runtime.errors import InvalidUseError, ResourceLimitError, SyncTimeoutError
 from npusim.runtime.event import Event
 from npusim.runtime.host import HostClock
+from npusim.runtime.managed import Managed
 from npusim.runtime.memory import ALIGN, DeviceMemory
 from npusim.runtime.pages import MemPolicy
 from npusim.runtime.pinned import HostMemory
@@ -65,7 +65,7 @@ class DeviceBuffer:
         self.device.free(self.address)
 
 
-class Device:
+class Device(Managed):
     """A device with its streams, events and memory. Life cycle: construct, use, `close`.
 
     Args:
@@ -100,15 +100,7 @@ class Device:
         self._made = self._counted = 0
         self.default = self.stream()
 
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def _leave(self, failed: bool) -> None:
         """Streams and events end with the device; memory that is left is reported."""
         self._streams, self._events = {self.default.number: self.default}, {}
         self.close()

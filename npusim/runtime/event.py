@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from npusim.machine.entries import RecordEntry, WaitEntry
 from npusim.runtime.codes import Code
 from npusim.runtime.errors import InvalidUseError
+from npusim.runtime.managed import Managed
 
 if TYPE_CHECKING:
     from npusim.runtime.device import Device
     from npusim.runtime.stream import Stream
 
 
-class Event:
+class Event(Managed):
     """An event of a device. Made by `Device.event`.
 
     A record arms it anew: waits that are queued from then on are for that record. A wait that is
@@ -32,15 +32,7 @@ class Event:
         self._time = -1
         self._waits: list[Any] = []
 
-    def __enter__(self) -> Event:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def _leave(self, failed: bool) -> None:
         self.device.destroy_event(self)
 
     @property

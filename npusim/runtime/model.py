@@ -119,12 +119,12 @@ class Model:
             stream.ready(self.device.chip.host.graph_launch, f"launch {self.exe.name}")
             self._fork(lanes)
             for number, entry in self._entries(home, lanes):
-                lanes[number].put(entry)
+                self._submit(lanes[number], entry)
             self._join(lanes)
         for name, source in self._place.copies:
             target = address_of(outputs[self.exe.outputs.index(name)])
             entry = self.device.transfers.entry(f"copy {name}", target, *home.range(source))
-            stream.queue.put(entry)
+            self._submit(stream.queue, entry)
 
     def _enqueue(self, home: LoadedExecutable, stream: Stream) -> None:
         """Queue its tasks one by one."""
@@ -145,22 +145,25 @@ class Model:
             else:
                 yield number, entry
 
+    def _submit(self, queue: Queue, entry: Entry) -> None:
+        self.device.machine.submit(queue.number, entry)
+
     def _fork(self, lanes: dict[int, Queue]) -> None:
         """Let the model's own streams start where the caller's is now."""
         first, *others = lanes.values()
         if others:
             mark, name = self.device.machine.env.event(), f"start of {self.exe.name}"
-            first.put(RecordEntry(name, mark))
+            self._submit(first, RecordEntry(name, mark))
             for queue in others:
-                queue.put(WaitEntry(name, mark))
+                self._submit(queue, WaitEntry(name, mark))
 
     def _join(self, lanes: dict[int, Queue]) -> None:
         """Let the caller's stream go on when the model's own are over."""
         first, *others = lanes.values()
         for queue in others:
             mark, name = self.device.machine.env.event(), f"end of {self.exe.name}"
-            queue.put(RecordEntry(name, mark))
-            first.put(WaitEntry(name, mark))
+            self._submit(queue, RecordEntry(name, mark))
+            self._submit(first, WaitEntry(name, mark))
 
     def unload(self) -> None:
         """Give its memory and streams back.

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from npusim.machine.entries import CallbackEntry, Entry
 from npusim.machine.stream import Stream as Queue
 from npusim.runtime.codes import Code
-from npusim.runtime.errors import TaskFailedError
+from npusim.runtime.errors import InvalidUseError, TaskFailedError
+from npusim.runtime.managed import Managed
 
 if TYPE_CHECKING:
     from npusim.runtime.device import Device
 
 
-class Stream:
+class Stream(Managed):
     """A stream of a device. Made by `Device.stream`.
 
     Attributes:
@@ -29,16 +29,8 @@ class Stream:
         self.device = device
         self._errors: list[Exception] = []
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.device.destroy_stream(self, force=error is not None)
+    def _leave(self, failed: bool) -> None:
+        self.device.destroy_stream(self, force=failed)
 
     @property
     def number(self) -> int:
@@ -63,11 +55,22 @@ class Stream:
             seconds: what the call costs the host.
         """
         self.ready(seconds, name)
-        self.queue.put(entry)
+        self.device.machine.submit(self.number, entry)
 
     def ready(self, seconds: float, name: str) -> None:
-        """Wait for room in the queue, then spend what the call costs the host."""
+        """Wait for room in the queue, then spend what the call costs the host.
+
+        Raises:
+            InvalidUseError: the stream is destroyed.
+        """
         device, depth = self.device, self.device.chip.scheduler.queue_depth
+        if device.machine.streams.get(self.number) is not self.queue:
+            raise InvalidUseError(
+                Code.RT_INVALID_HANDLE,
+                f"{name} on stream {self.number}, which is destroyed",
+                "streams that exist",
+                "make a new one",
+            )
         device.catch_up()
         if len(self.queue) >= depth:
             device.machine.run_while(self.queue.room(depth))

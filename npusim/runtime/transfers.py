@@ -163,7 +163,7 @@ class Transfers:
             number = device.chip.scheduler.max_streams  # no program's stream has it
             device.machine.destroy(number)
             self._own = device.machine.stream(number, counted=False)
-        self._own.put(entry)
+        device.machine.submit(self._own.number, entry)
         device.await_marks([self._own.drained()], name, None, Code.RT_STREAM_SYNC_TIMEOUT)
         fault = self._own.fault
         if fault is not None:

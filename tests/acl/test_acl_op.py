@@ -168,6 +168,7 @@ def test_buffers_and_formats_are_checked(start: Start) -> None:
     for bad in (blocked, unknown):
         assert acl.op.execute_v2("Relu", [bad], [buffer], [y], [target], 0, 0) == 100027
     assert acl.op.execute_v2("Relu", [x + 1], [buffer], [y], [target], 0, 0) == 107017
+    assert acl.op.execute_v2("Relu", [x], [], [y], [target], 0, 0) == 100000
 
 
 def test_operators_are_compiled_once_and_enqueued_each_time(start: Start) -> None:

@@ -184,5 +184,29 @@ def test_a_thread_that_never_asks_is_not_waited_for_forever(
     assert acl.rt.unsubscribe_report(idle.ident or 0, stream) == 0
 
 
+def test_a_callback_due_inside_another_of_its_thread(reporter: Reporter) -> None:
+    first, second = stream_of(reporter), stream_of(reporter)
+    seen: list[str] = []
+
+    def outer(args: list[object]) -> None:
+        assert acl.rt.launch_callback(lambda a: seen.append("inner"), [], 1, second) == 0
+        assert acl.rt.synchronize_stream(second) == 0
+        seen.append("outer")
+
+    assert acl.rt.launch_callback(outer, [], 1, first) == 0
+    assert acl.rt.synchronize_stream(first) == 0
+    assert seen == ["inner", "outer"]
+    for stream in (first, second):
+        assert acl.rt.unsubscribe_report(reporter.thread, stream) == 0
+
+
+def test_a_reset_ends_subscriptions(reporter: Reporter) -> None:
+    stream_of(reporter)
+    assert acl.rt.reset_device(0) == 0
+    assert acl.rt.set_device(0) == 0
+    assert acl.rt.subscribe_report(reporter.thread, 0) == 0
+    assert acl.rt.unsubscribe_report(reporter.thread, 0) == 0
+
+
 def test_stopping_an_unknown_thread_fails() -> None:
     assert acl.util.stop_thread(12345) == 100000

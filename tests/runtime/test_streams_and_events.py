@@ -196,6 +196,19 @@ def test_the_chip_limits_streams_and_events() -> None:
         device.memcpy(device.malloc(8), np.zeros(8, np.uint8), 8)  # copies need no stream
 
 
+def test_a_destroyed_stream_takes_nothing() -> None:
+    with Device("toy") as device:
+        stream, a = device.stream(), device.malloc(64)
+        stream.destroy()
+        for use in (lambda: busy(device, stream, a), lambda: device.event().record(stream)):
+            with pytest.raises(InvalidUseError, match="which is destroyed") as error:
+                use()
+            assert error.value.code is Code.RT_INVALID_HANDLE == 107017
+        assert device.stream().number == stream.number
+        with pytest.raises(InvalidUseError):
+            busy(device, stream, a)  # the number is another stream's now
+
+
 def test_a_full_queue_holds_the_host_up() -> None:
     with Device("ascend910a", overrides=["scheduler.queue_depth=4"]) as device:
         s, a = device.stream(), device.malloc(16 * MIB)

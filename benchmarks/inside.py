@@ -2,6 +2,7 @@
 
     python benchmarks/inside.py functional THREADS
     python benchmarks/inside.py engine
+    python benchmarks/inside.py scale full|summary
 
 `benchmarks/run.py` starts this several times and takes medians.
 """
@@ -14,11 +15,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import npusim
 from npusim.frontends.onnx_export import save_onnx
+from npusim.machine.device import Device
+from npusim.machine.host import HostPlan, HostProcess
 from npusim.machine.launch import LaunchResult, time_launch
+from npusim.machine.loaded import LoadedExecutable
+from npusim.machine.recorder import KeepAll, KeepTotals
+from npusim.timeline import Timeline, check_timeline
+
+TASKS, STREAMS = 100_000, 8  #: of `scale`
 
 
 def functional(threads: int) -> dict[str, float]:
@@ -77,6 +86,30 @@ def engine() -> dict[str, float]:
     return out
 
 
+def scale(keep: str) -> dict[str, float]:
+    """A hundred thousand tasks: ResNet-50 over and over, on eight streams side by side.
+
+    Each stream has a copy of the model in memory of its own; all kernels are replayed.
+    """
+    chip = npusim.load_chip("ascend910a")
+    exe = npusim.compile_graph(npusim.load_model("resnet50").graph, chip)
+    steps = -(-TASKS // (STREAMS * len(exe.tasks)))
+    recorder = KeepAll() if keep == "full" else KeepTotals()
+    device = Device(chip, recorder)
+    for number in range(STREAMS):
+        own = replace(exe, tasks=[replace(t, stream=number) for t in exe.tasks])
+        loaded = LoadedExecutable(own, base=number * exe.memory.arena_bytes)
+        HostProcess(device, loaded, HostPlan(steps=steps))
+    started = time.perf_counter()
+    device.run()
+    ops = recorder.ops()
+    if ops:
+        timeline = Timeline(chip.name, chip.clock, ops, max(op.end for op in ops))
+        check_timeline(timeline, chip.hbm_rate, chip.l2_rate)
+    assert recorder.count >= TASKS
+    return {"wall_s": time.perf_counter() - started, "tasks": recorder.count}
+
+
 def seconds(action: Callable[[], object]) -> float:
     """Wall seconds of one call."""
     started = time.perf_counter()
@@ -86,5 +119,9 @@ def seconds(action: Callable[[], object]) -> float:
 
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
-    found = functional(int(rest[0])) if what == "functional" else engine()
-    print(json.dumps(found))
+    measurements: dict[str, Callable[[], dict[str, float]]] = {
+        "functional": lambda: functional(int(rest[0])),
+        "engine": engine,
+        "scale": lambda: scale(rest[0]),
+    }
+    print(json.dumps(measurements[what]()))

@@ -168,6 +168,21 @@ def engine(runs: int) -> Iterator[Measure]:
         yield Measure(name, found[key], unit, command)
 
 
+def scale(runs: int) -> Iterator[Measure]:
+    """A hundred thousand replayed tasks on eight streams, every op kept or sums only."""
+    for keep, limit in (("full", None), ("summary", 10)):
+        command = [sys.executable, str(HERE / "inside.py"), "scale", keep]
+        done = [start(command) for _ in range(runs)]
+        yield Measure(
+            f"100,000 tasks, 8 streams, timeline {keep}",
+            statistics.median(json.loads(p.output)["wall_s"] for p in done),
+            "s",
+            f"python benchmarks/inside.py scale {keep}",
+            limit,
+            peak_mib=max(p.peak_mib for p in done),
+        )
+
+
 def main() -> None:
     """Measure, print, write results.md and results.json."""
     parser = argparse.ArgumentParser(description="Measure the simulator's speed and memory.")
@@ -179,7 +194,7 @@ def main() -> None:
     console = Console(stderr=True)
     measures: list[Measure] = []
     with console.status("measuring") as status:
-        for group in (whole_processes, functional, engine):
+        for group in (whole_processes, functional, engine, scale):
             for measure in group(args.runs):
                 measures.append(measure)
                 status.update(f"measured {measure.name}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,13 @@ from npusim.errors import UnsupportedError
 from npusim.frontends.shipped import ShippedData, shipped_data
 from npusim.frontends.workload import load_workload
 from npusim.ir import Graph
+from npusim.machine import run as machine_run
 from npusim.machine.arena import Arena
+from npusim.machine.entries import Observer
 from npusim.machine.functional import FunctionalExecutor
-from npusim.machine.run import run_executable
+from npusim.machine.host import HostPlan
+from npusim.machine.loaded import LoadedExecutable
+from npusim.machine.run import Keep, run_executable
 from npusim.machine.tasks import Detail
 from npusim.models import random_inputs
 from npusim.program.executable import Executable, Task
@@ -34,10 +39,13 @@ from npusim.timeline import MemoryUse, RunResult, TensorCheck
 
 if TYPE_CHECKING:
     from npusim.explore.tiling_search import TilingSearch
+    from npusim.sanitize import SanitizeReport, StreamSanitizer
 
 __all__ = [
+    "HostPlan",
     "LoadedModel",
     "Progress",
+    "RunInterrupted",
     "RunResult",
     "TensorCheck",
     "check",
@@ -46,6 +54,7 @@ __all__ = [
     "load_model",
     "make_inputs",
     "run",
+    "sanitize",
     "search_tilings",
 ]
 
@@ -158,6 +167,24 @@ def search_tilings(
     return search(exe, chip, cache=cache, progress=progress)
 
 
+def sanitize(
+    exe: Executable, chip: ChipSpec, *, progress: Progress | None = None
+) -> SanitizeReport:
+    """What the sanitizer finds in the kernels of an executable; nothing is run or timed."""
+    from npusim.sanitize import sanitize_executable
+
+    return sanitize_executable(exe, chip, progress)
+
+
+def stream_sanitizer(exe: Executable) -> StreamSanitizer:
+    """An observer for `run` that finds tasks which touch the same memory in no order."""
+    from npusim.sanitize import StreamSanitizer
+
+    home = LoadedExecutable(exe)
+    known = [home.range(name) for name in (*exe.constants, *exe.inputs)]
+    return StreamSanitizer(exe.name, known)
+
+
 def run(
     exe: Executable,
     chip: ChipSpec,
@@ -171,6 +198,9 @@ def run(
     keep_tensors: bool = False,
     progress: Progress | None = None,
     options: Mapping[str, object] | None = None,
+    host: HostPlan | None = None,
+    keep: Keep = "full",
+    observer: Observer | None = None,
 ) -> RunResult:
     """Run an executable: timed by the machine, and computed unless `timing_only`.
 
@@ -181,10 +211,13 @@ def run(
         batch: samples per run, for the throughput.
         trace_ops: tasks whose core pipes are kept as spans.
         keep_tensors: keep every task's outputs (for checks of intermediate tensors).
+        host: how the host runs the model, and how often (default: once, the device alone).
+        keep: "full" keeps every op in the timeline, "summary" their sums by kind.
+        observer: told of tasks and events as they are queued and begun.
 
     Raises:
         ModelError: inputs that do not fit. DeadlockError, AccountingError: the simulation
-            cannot go on, or does not add up.
+            cannot go on, or does not add up. RunInterrupted: Ctrl-C, with what there is by then.
     """
     executor, kept = None, {}
     if not timing_only:
@@ -192,37 +225,66 @@ def run(
         arena.load_constants()
         arena.load_inputs(inputs or {})
 
-        def keep(task: Task, arena: Arena) -> None:
+        def keep_outputs(task: Task, arena: Arena) -> None:
             for name in task.outputs:
                 kept[name] = np.array(arena.read(name))
 
-        executor = FunctionalExecutor(exe, chip, arena, tile_level, keep if keep_tensors else None)
-    finished = run_executable(
-        exe,
-        chip,
-        executor,
-        detail,
-        trace_ops,
-        None if progress is None else lambda done, total: progress("run", done, total),
-    )
+        executor = FunctionalExecutor(
+            exe, chip, arena, tile_level, keep_outputs if keep_tensors else None
+        )
     level = "timing only" if timing_only else ("tile" if tile_level else "operator")
-    peak = _peak_flops(exe, chip)
+    finish = partial(
+        _result, exe, chip, batch, {"detail": detail, "level": level, **(options or {})}
+    )
+    try:
+        finished = run_executable(
+            exe,
+            chip,
+            executor,
+            detail,
+            trace_ops,
+            None if progress is None else lambda done, total: progress("run", done, total),
+            host=host,
+            keep=keep,
+            observer=observer,
+        )
+    except machine_run.RunInterrupted as stop:
+        raise RunInterrupted(finish(stop.finished)) from None
+    result = finish(finished)
+    if timing_only:
+        return result
+    return replace(result, outputs=arena.outputs(), tensors=kept)
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a run. `result` has the timeline so far, marked as partial; no outputs."""
+
+    def __init__(self, result: RunResult) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
+def _result(
+    exe: Executable,
+    chip: ChipSpec,
+    batch: int,
+    options: dict[str, object],
+    finished: machine_run.DeviceRun,
+) -> RunResult:
     return RunResult(
         model=exe.name,
         chip=chip.name,
         precision=exe.precision,
         batch=batch,
-        options={"detail": detail, "level": level, **(options or {})},
+        options=options,
         timeline=finished.timeline,
         memory=MemoryUse(
             exe.memory.peak_bytes, exe.memory.weight_bytes, exe.memory.activation_bytes
         ),
         speed=finished.speed,
-        flops=sum(t.flops for t in exe.tasks),
-        peak_flops=peak,
+        flops=sum(t.flops for t in exe.tasks) * finished.timeline.steps,
+        peak_flops=_peak_flops(exe, chip),
         peak_hbm=chip.hbm.bandwidth,
-        outputs={} if timing_only else arena.outputs(),
-        tensors=kept,
         notes=list(exe.notes),
     )
 

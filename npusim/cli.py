@@ -18,10 +18,12 @@ import npusim
 from npusim.cli_ablate import add_ablate
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
+from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
 from npusim.cli_overlap import add_overlap
 from npusim.cli_pipeline import add_pipeline
 from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
+from npusim.cli_sanitize import Sanitizer, add_sanitize
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
     EXIT_ERROR,
@@ -93,23 +95,32 @@ def _run(args: argparse.Namespace) -> int:
     if notes:
         exe.notes.extend(notes)
     _refuse_unknown_ops(args.trace_op, exe)
+    plan = host_plan(args)
     inputs = None if args.timing_only else api.make_inputs(model)
-    with progress_bars(not args.quiet and sys.stderr.isatty()) as progress:
-        result = api.run(
-            exe,
-            chip,
-            inputs=inputs,
-            timing_only=args.timing_only,
-            tile_level=args.tile_level,
-            detail=args.detail,
-            batch=model.batch,
-            trace_ops=args.trace_op,
-            keep_tensors=args.check_all,
-            progress=progress,
-            options=_options(args),
-        )
-        if checking:
-            result = api.check(model, exe, result, inputs or {}, every_tensor=args.check_all)
+    sanitizer = Sanitizer(args, exe, chip)
+    try:
+        with progress_bars(not args.quiet and sys.stderr.isatty()) as progress:
+            result = api.run(
+                exe,
+                chip,
+                inputs=inputs,
+                timing_only=args.timing_only,
+                tile_level=args.tile_level,
+                detail=args.detail,
+                batch=model.batch,
+                trace_ops=args.trace_op,
+                keep_tensors=args.check_all,
+                progress=progress,
+                options=_options(args),
+                host=plan,
+                keep=args.timeline,
+                observer=sanitizer.streams,
+            )
+            if checking:
+                result = api.check(model, exe, result, inputs or {}, every_tensor=args.check_all)
+    except api.RunInterrupted as stop:
+        return save_partial(stop.result, args)
+    result = sanitizer.report(result)
     terminal = console()
     if args.quiet:
         print_quiet(result, terminal)
@@ -129,7 +140,7 @@ def _run(args: argparse.Namespace) -> int:
     if failed_outputs(result):
         print(check_line(result), file=sys.stderr)
         return EXIT_CHECK_FAILED
-    return EXIT_OK
+    return EXIT_CHECK_FAILED if sanitizer.failed else EXIT_OK
 
 
 def _refuse_timing_only(args: argparse.Namespace, checking: bool) -> None:
@@ -168,6 +179,7 @@ def _options(args: argparse.Namespace) -> dict[str, object]:
         options["disabled passes"] = list(args.disable_pass)
     if args.modify_mixlist:
         options["mixlist"] = str(args.modify_mixlist)
+    options |= exec_options(args)
     if args.shape:
         options["shape"] = [f"{name}={','.join(map(str, dims))}" for name, dims in args.shape]
     return options
@@ -194,6 +206,7 @@ def _with_spans(
         batch=result.batch,
         trace_ops=(on_cores[0].name,),
         options=result.options,
+        host=host_plan(args),
     )
 
 
@@ -359,10 +372,12 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     how.add_argument(
         "--check-all", action="store_true", help="compare every intermediate tensor too"
     )
+    add_sanitize(how)
     how.add_argument(
         "--detail", choices=("fast", "full"), default="fast",
         help="fast: identical launches once (default); full: every launch in place",
     )  # fmt: skip
+    add_exec(how)
     _add_outputs(run)
 
 

@@ -121,9 +121,10 @@ def _same_tasks(a: Executable, b: Executable) -> bool:
 def _report(
     mode: PrecisionMode, exe: Executable, result: RunResult, reference: Mapping[str, np.ndarray]
 ) -> ModeReport:
+    from npusim.ops.cann_fused import operators_in
     from npusim.profiling.precision_report import ModeReport
 
-    casts = sum([t.op_type, *(s.op_type for s in t.node.epilogue)].count("Cast") for t in exe.tasks)
+    casts = sum(operators_in(t.node).count("Cast") for t in exe.tasks)
     computing = [t for t in exe.tasks if t.op_type not in ("Cast", "TransData")]
     return ModeReport(
         mode=mode.cann_name,
@@ -146,12 +147,13 @@ def _errors(
 ) -> list[TensorError]:
     """The float tensors that tasks made and numpy too, in execution order."""
     from npusim import api
+    from npusim.ops.cann_fused import operators_in
     from npusim.profiling.precision_report import TensorError
 
     found = []
     values = {**result.tensors, **result.outputs}
     for task in exe.tasks:
-        kind = "+".join([task.op_type, *(s.op_type for s in task.node.epilogue)])
+        kind = "+".join(operators_in(task.node))
         for name in task.outputs:
             want = reference.get(name)
             if want is None or want.dtype.kind in "iub" or want.shape != values[name].shape:

@@ -41,6 +41,10 @@ class UnsupportedError(NpusimError):
     """An operator, dtype or option that npusim (or the chip) does not support."""
 
 
+class NeedsValuesError(UnsupportedError):
+    """A shape or a branch follows from the elements of an input, and these are not known."""
+
+
 class KernelError(NpusimError):
     """A kernel broke a rule of the machine: capacity, alignment, limits."""
 

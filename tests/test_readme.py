@@ -14,7 +14,7 @@ import pytest
 from npusim import cli
 
 TESTS = Path(__file__).resolve().parent
-PAGES = ("README.md", "docs/extending.md")
+PAGES = ("README.md", "docs/extending.md", "docs/sanitizer.md")
 README = "\n".join((TESTS.parent / page).read_text(encoding="utf-8") for page in PAGES)
 
 
@@ -67,6 +67,17 @@ def test_python(code: str, folder: Path) -> None:
         [sys.executable, "-X", "utf8", "-c", code], cwd=folder, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_sanitizers_example(tmp_path: Path) -> None:
+    """Its output is the one that the page shows."""
+    page = (TESTS.parent / "docs" / "sanitizer.md").read_text(encoding="utf-8")
+    code, output = re.findall(r"^```(?:python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "add_one.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", "add_one.py"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == (output, "")
 
 
 def test_paths_exist() -> None:

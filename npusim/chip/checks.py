@@ -59,6 +59,8 @@ def _counts(chip: ChipSpec) -> Iterator[Problem]:
         "scheduler.max_events": chip.scheduler.max_events,
         "scheduler.queue_depth": chip.scheduler.queue_depth,
         "sdma.channels": chip.sdma.channels,
+        "tlb.entries": chip.tlb.entries,
+        "tlb.walkers": chip.tlb.walkers,
         "aicpu.count": chip.aicpu.count,
         "host.preprocessing.workers": chip.host.preprocessing.workers,
     }

@@ -183,6 +183,18 @@ class Hbm(Part):
     turnaround: float | None = None
 
 
+class Tlb(Part):
+    """The device's translation of addresses: `entries` pages are known, whatever their size.
+
+    A launch that touches more pages walks the page table for those beyond, `walkers` at a time,
+    each in `walk`. Pages are of 2 MiB (huge) or 4 KiB.
+    """
+
+    entries: int
+    walk: Seconds
+    walkers: int
+
+
 class Noc(Part):
     """The on-chip network (described; its limit is contained in l2.bandwidth)."""
 
@@ -319,6 +331,7 @@ class ChipSpec(Part):
     core: Core
     l2: L2
     hbm: Hbm
+    tlb: Tlb
     noc: Noc
     pcie: Pcie
     sdma: Sdma

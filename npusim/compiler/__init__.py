@@ -1,7 +1,13 @@
 """Graph → Executable."""
 
 from npusim.compiler.options import TILING_LEVEL, CompileOptions, Decision
-from npusim.compiler.pipeline import PASSES, Compilation, compile_graph, compile_watched
+from npusim.compiler.pipeline import (
+    PASSES,
+    Compilation,
+    compile_graph,
+    compile_watched,
+    lower_graph,
+)
 from npusim.compiler.rewrite import PassReport
 from npusim.compiler.select import kernel_of
 
@@ -15,4 +21,5 @@ __all__ = [
     "compile_graph",
     "compile_watched",
     "kernel_of",
+    "lower_graph",
 ]

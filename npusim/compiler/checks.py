@@ -14,7 +14,10 @@ from npusim.ops import get_operator, infer_node
 
 CUBE = ("Conv", "MatMul", "Gemm")
 #: Operators that work on NC1HWC0, beside the elementwise ones.
-BLOCKED = ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "Concat")
+BLOCKED = (
+    *("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    *("Concat", "Split", "Resize"),
+)
 FRACTALS = {
     "Conv": (Layout.NC1HWC0, Layout.FRACTAL_Z),
     "MatMul": (Layout.FRACTAL_NZ,),

@@ -15,6 +15,7 @@ from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
@@ -31,6 +32,7 @@ from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.qkv import fuse_qkv
+from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
 from npusim.compiler.passes.swish import fuse_swish
@@ -55,6 +57,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_rmsnorm,
     fuse_gelu,
     fuse_swish,
+    turn_transposed_conv,
     fold_batchnorm,
     remove_dead,
     assign_precision,
@@ -68,6 +71,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_matmul_cast,
     fuse_add_layernorm,
     fuse_add_rmsnorm,
+    fuse_reductions,
     fuse_elementwise,
     assign_layouts,
     propagate_fractals,
@@ -100,6 +104,16 @@ def compile_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Exec
         UnsupportedError: an operator, a type or the memory that the chip does not have.
     """
     return compile_watched(graph, chip, options).executable
+
+
+def lower_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Executable:
+    """The executable of a graph as it is, its types and layouts chosen already: no pass runs.
+
+    Raises:
+        UnsupportedError: an operator, a type or the memory that the chip does not have.
+    """
+    taken = {*graph.tensors, *(n.name for n in graph.nodes)}
+    return _executable(verify(graph), CompileContext(chip, options, taken=taken))
 
 
 def compile_watched(
@@ -141,5 +155,6 @@ def _executable(graph: Graph, ctx: CompileContext) -> Executable:
             outputs=list(graph.outputs),
             memory=memory.plan,
             notes=ctx.notes,
+            assumed=dict(graph.assumed),
         )
     )

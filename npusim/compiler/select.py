@@ -31,6 +31,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "FlashAttentionScoreGrad": ("FlashAttentionScoreGrad",),
     "ScaledMaskedSoftmax": ("ScaledMaskedSoftmax",),
     "ScaledMaskedSoftmaxGrad": ("ScaledMaskedSoftmaxGrad",),
+    "ReduceElemwise": ("ReduceElemwise",),
     "Softmax": ("Softmax",),
     "LogSoftmax": ("Softmax",),
     **dict.fromkeys(
@@ -51,6 +52,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
             "Pad",
             "Expand",
             "Tile",
+            "Resize",
             "Reshape",
             "Flatten",
             "Squeeze",
@@ -84,11 +86,12 @@ PARAMETERS: dict[str, dict[int, str]] = {
     "Split": {1: "split"},
     "Expand": {1: "shape"},
     "Tile": {1: "repeats"},
+    "Resize": {1: "roi", 2: "scales", 3: "sizes"},
     "Reshape": {1: "shape"},
     "Squeeze": {1: "axes"},
     "Unsqueeze": {1: "axes"},
     "Dropout": {1: "ratio", 2: "training_mode"},
-    **{op: {1: "axes"} for op in CANDIDATES if op.startswith("Reduce")},
+    **{op: {1: "axes"} for op in CANDIDATES if CANDIDATES[op] == ("Reduce",)},
 }
 
 #: Operators that only reinterpret an ND tensor: no task at all.
@@ -131,6 +134,7 @@ def kernel_args(graph: Graph, node: Node) -> KernelArgs:
     attrs = {k: plain(v) for k, v in attributes(node).items() if v is not None}
     names = PARAMETERS.get(node.op_type, {})
     elementwise = get_operator(node.op_type, node.name).elementwise
+    computed = elementwise or node.op_type == "ReduceElemwise"
     inputs: list[OperandSpec | None] = []
     fused = {s.operand: s for s in node.epilogue if s.operand is not None}
     scalars: dict[int, float] = {}
@@ -143,7 +147,7 @@ def kernel_args(graph: Graph, node: Node) -> KernelArgs:
             value = constant.value()
             attrs[names[i]] = value.item() if names[i] == "value" else plain(value)
             inputs.append(None)
-        elif constant is not None and t.type.size == 1 and (elementwise or i in fused):
+        elif constant is not None and t.type.size == 1 and (computed or i in fused):
             if i in fused:
                 scalars[i] = constant.value().item()
             else:

@@ -79,6 +79,11 @@ _REWRITES: dict[str, Callable[[Node, Builder], list[Node]]] = {
 }
 
 
+def has_rewrite(op_type: str) -> bool:
+    """Whether npusim knows that operator of the domain."""
+    return op_type in _REWRITES
+
+
 def standardise(node: Node, builder: Builder) -> list[Node]:
     """Standard nodes for a `com.microsoft` node.
 

@@ -13,6 +13,7 @@ import numpy as np
 from npusim.frontends.onnx_export import OPSET, attribute_of
 from npusim.frontends.onnx_tensor import ELEMENT_NUMBERS
 from npusim.ir import Graph, Layout, Node, Tensor
+from npusim.ops.cann_fused import operators_in
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, ValueInfoProto
@@ -51,7 +52,7 @@ def _node(graph: Graph, node: Node) -> NodeProto:
     names = [i for i in (*node.inputs, *node.outputs) if i]
     plain = all(graph.tensors[n].layout is Layout.ND for n in names)
     standard = plain and not node.epilogue and defs.has(node.op_type)
-    op_type = "+".join([node.op_type, *(s.op_type for s in node.epilogue)])
+    op_type = "+".join(operators_in(node))
     attrs = {k: attribute_of(k, v) for k, v in node.attrs.items() if v is not None}
     if not plain:
         layouts = sorted({graph.tensors[n].layout.value for n in names})

@@ -10,6 +10,7 @@ import numpy as np
 from npusim.errors import UnsupportedError
 from npusim.frontends.onnx_tensor import ELEMENT_NUMBERS
 from npusim.ir import Constant, DType, Graph, Layout, Node, Tensor
+from npusim.ops.cann_fused import FusedStep
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -134,7 +135,9 @@ def attribute_of(key: str, value: Any) -> Any:
         return ELEMENT_NUMBERS[DType.of(value)]
     if isinstance(value, np.ndarray):
         return _weights(key, Constant.of(value), None, "")
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [str(v) if isinstance(v, FusedStep) else v for v in value]
+    return value
 
 
 def _value_info(tensor: Tensor) -> ValueInfoProto:

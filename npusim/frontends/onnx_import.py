@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npusim.errors import GraphError, ModelError, NpusimError, UnsupportedError, nearest
-from npusim.frontends import onnx_contrib, onnx_opset
+from npusim.errors import ModelError, NpusimError, UnsupportedError
+from npusim.frontends import onnx_opset
+from npusim.frontends.onnx_importer import STANDARD_DOMAINS, Importer, Problem
 from npusim.frontends.onnx_shapes import bind_inputs
-from npusim.frontends.onnx_tensor import attribute, constant, element_type
-from npusim.ir import Constant, Graph, Node, Tensor, TensorType, verify
-from npusim.ops import compute_node, infer_node
-from npusim.ops.shaping import ConstantOfShape
+from npusim.ir import Graph, TensorType, verify
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
-
-#: Values of at most this many elements are known to shape rules, and folded.
-SMALL = 4096
-
-_STANDARD_DOMAINS = ("", "ai.onnx")
-_OPTIONAL_OUTPUTS = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
-_CONSTANT_LISTS: dict[str, type] = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
-}
+    from onnx import ModelProto
 
 
 def load_onnx(
@@ -37,6 +23,8 @@ def load_onnx(
     *,
     batch: int | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+    bodies: Collection[str] = (),
 ) -> Graph:
     """Read an ONNX model as a verified Graph of the newest operator forms, all shapes known.
 
@@ -44,20 +32,27 @@ def load_onnx(
         source: a .onnx file, or a model in memory.
         batch: the first dimension of every input, where it is symbolic, or common to all inputs.
         shapes: whole shapes of inputs, by name; they win over `batch` and the model.
+        values: elements of inputs, for shapes, branches and loops that follow from them. They stay
+            inputs: `Graph.assumed` keeps those that were needed, for which alone the graph is
+            right. Their shapes bind too. What shapes need is computed by numpy, in the model's
+            own types (so is the number of results of NonZero and its like).
+        bodies: operators that are imported as the bodies ONNX defines them by, where their first
+            operand is fp16 or bf16: then each step rounds as ONNX writes it.
 
     Raises:
         ModelError: no readable model, data missing, or dimensions left unbound.
+        NeedsValuesError: elements of inputs are needed that are not among `values`.
         UnsupportedError: an operator, type or form npusim lacks; names the node.
         GraphError: shapes that do not fit.
     """
     model, base = _read(source)
-    opset = _opset(model)
-    if model.functions:
-        from onnx.inliner import inline_local_functions
-
-        model = inline_local_functions(model)
-    bound = bind_inputs(model.graph, batch, shapes or {})
-    importer = _Importer(model.graph, opset, base)
+    model, opsets = _modern(model)
+    given = {name: np.asarray(value) for name, value in (values or {}).items()}
+    bound = bind_inputs(
+        model.graph, batch, {**{n: v.shape for n, v in given.items()}, **(shapes or {})}
+    )
+    _check_values(bound.types, given)
+    importer = Importer(model, opsets, base, given, bodies)
     try:
         importer.run(bound.types)
     except NpusimError as e:
@@ -95,192 +90,75 @@ def _read(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None]:
     return model, path.parent
 
 
-def _opset(model: ModelProto) -> int:
-    """The model's version of the standard operators."""
-    versions = [o.version for o in model.opset_import if o.domain in _STANDARD_DOMAINS]
-    version = versions[0] if versions else 1
-    if not onnx_opset.OLDEST <= version <= onnx_opset.NEWEST:
+def survey_onnx(
+    source: str | Path | ModelProto,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+) -> tuple[Graph, list[Problem]]:
+    """As much of a model as can be imported, and every node that cannot, in order.
+
+    What follows from such a node is looked at by its operator's name only.
+
+    Raises:
+        NpusimError: as `load_onnx`, when the model as a whole cannot be read.
+    """
+    model, base = _read(source)
+    model, opsets = _modern(model)
+    given = {name: np.asarray(value) for name, value in (values or {}).items()}
+    bound = bind_inputs(
+        model.graph, batch, {**{n: v.shape for n, v in given.items()}, **(shapes or {})}
+    )
+    _check_values(bound.types, given)
+    problems: list[Problem] = []
+    importer = Importer(model, opsets, base, given, problems=problems)
+    importer.run(bound.types)
+    return importer.graph, problems
+
+
+def _check_values(types: Mapping[str, TensorType], given: Mapping[str, np.ndarray]) -> None:
+    for name, value in given.items():
+        t = types[name]
+        if value.shape != t.shape or value.dtype != t.dtype.np:
+            raise ModelError(
+                f"the value of input {name!r} is {value.dtype.name} of shape {value.shape}",
+                f"{t.dtype.value} of shape {t.shape}",
+                "convert the array",
+            )
+
+
+def _modern(model: ModelProto) -> tuple[ModelProto, dict[str, int]]:
+    """The model in an opset that npusim reads, and its domains' versions.
+
+    Raises:
+        UnsupportedError: too new an opset, or so old that onnx cannot convert it.
+    """
+    opsets = {
+        "" if o.domain in STANDARD_DOMAINS else o.domain: o.version for o in model.opset_import
+    }
+    version = opsets.setdefault("", onnx_opset.NEWEST)
+    if version > onnx_opset.NEWEST or version < 1:
         raise UnsupportedError(
             f"a model of opset {version}",
-            f"opset {onnx_opset.OLDEST} to {onnx_opset.NEWEST}",
+            f"opset 1 to {onnx_opset.NEWEST}",
             "export it anew, or convert it with onnx.version_converter.convert_version",
         )
-    return version
+    if version >= onnx_opset.OLDEST:
+        return model, opsets
+    from onnx import version_converter
+
+    try:
+        converted = version_converter.convert_version(model, onnx_opset.OLDEST)
+    except (RuntimeError, version_converter.ConvertError) as e:
+        raise UnsupportedError(
+            f"a model of opset {version} that onnx cannot convert: {_first_line(e)}",
+            f"opset {onnx_opset.OLDEST} to {onnx_opset.NEWEST}, and older ones that "
+            f"onnx.version_converter converts to {onnx_opset.OLDEST}",
+            "export the model anew with a newer opset",
+        ) from None
+    return converted, opsets  # rules for forms that the converter leaves go by the old version
 
 
-class _Importer:
-    """Builds a Graph node by node; each tensor's type, and small values, are known at once."""
-
-    def __init__(self, proto: GraphProto, opset: int, base: Path | None) -> None:
-        self.proto = proto
-        self.opset = opset
-        self.base = base
-        self.graph = Graph(proto.name or "model", [], {}, [], [o.name for o in proto.output])
-        self._values: dict[str, np.ndarray] = {}
-        self._node_names: set[str] = set()
-        names = [*(t.name for t in proto.initializer), *(i.name for i in proto.input)]
-        self._tensor_names = {*names, *(o for n in proto.node for o in n.output)}
-        self._read_names = {i for n in proto.node for i in n.input} | set(self.graph.outputs)
-
-    def run(self, inputs: Mapping[str, TensorType]) -> None:
-        """Import the whole graph, with inputs of the given types."""
-        if self.proto.sparse_initializer:
-            raise UnsupportedError("sparse weights", "dense initializers", "densify the model")
-        for initializer in self.proto.initializer:
-            self._add_constant(initializer.name, constant(initializer, self.base))
-        for name, type_ in inputs.items():
-            self.graph.inputs.append(name)
-            self.graph.tensors[name] = Tensor(name, type_.shape, type_.dtype)
-        for node in self.proto.node:
-            self._import(node)
-        self._drop_unused_constants()
-
-    # What rewriting rules may ask (onnx_opset.Builder).
-
-    def constant(self, hint: str, value: np.ndarray) -> str:
-        """Add a constant under a fresh name."""
-        name = self.fresh(hint)
-        self._add_constant(name, Constant.of(value))
-        return name
-
-    def fresh(self, hint: str) -> str:
-        """An unused tensor name."""
-        return _unique(hint, self._tensor_names)
-
-    def type(self, name: str) -> TensorType:
-        """Type of a tensor made before."""
-        return self._tensor(name, "a rewriting rule").type
-
-    # Steps.
-
-    def _add_constant(self, name: str, value: Constant) -> None:
-        self.graph.constants[name] = value
-        self.graph.tensors[name] = Tensor(name, value.type.shape, value.type.dtype)
-
-    def _tensor(self, name: str, reader: str) -> Tensor:
-        found = self.graph.tensors.get(name)
-        if found is None:
-            near = nearest(name, self.graph.tensors)
-            raise GraphError(
-                f"{reader} reads {name!r}, which nothing made before",
-                "inputs, initializers and outputs of earlier nodes",
-                f"did you mean {near!r}?" if near else "sort the model's nodes topologically",
-            )
-        return found
-
-    def _value(self, name: str) -> np.ndarray | None:
-        """Value of a small constant, else None."""
-        if name in self._values:
-            return self._values[name]
-        found = self.graph.constants.get(name)
-        if found is None or found.type.size > SMALL:
-            return None
-        self._values[name] = value = found.value()
-        return value
-
-    def _import(self, proto: NodeProto) -> None:
-        """One node of the file: a constant, or one or more nodes of the graph."""
-        node = self._convert(proto)
-        if node.op_type == "Constant":
-            self._add_constant(node.outputs[0], _constant_node(node))
-            return
-        if proto.domain == onnx_contrib.DOMAIN:
-            nodes = onnx_contrib.standardise(node, self)
-        elif proto.domain in _STANDARD_DOMAINS:
-            nodes = onnx_opset.modernise(node, self, self.opset)
-        else:
-            raise UnsupportedError(
-                f"operator {proto.domain}.{proto.op_type} at node {node.name!r}",
-                f"the standard domain, and parts of {onnx_contrib.DOMAIN}",
-                "export the model with standard operators",
-            )
-        for n in nodes:
-            self._place(n)
-
-    def _convert(self, proto: NodeProto) -> Node:
-        """The node as it is, under a unique name."""
-        first = next((o for o in proto.output if o), "")
-        name = _unique(proto.name or f"{proto.op_type}_{first}", self._node_names)
-        where = f"node {name!r} ({proto.op_type})"
-        attrs = {a.name: attribute(a, where) for a in proto.attribute}
-        for key in ("to", "dtype"):
-            if isinstance(attrs.get(key), int):
-                attrs[key] = element_type(attrs[key], where).value
-        outputs = list(proto.output)
-        if proto.op_type in _OPTIONAL_OUTPUTS:
-            while len(outputs) > 1 and outputs[-1] not in self._read_names:
-                outputs.pop()
-        return Node(name, proto.op_type, _stripped(proto.input), _stripped(outputs), attrs)
-
-    def _place(self, node: Node) -> None:
-        """Infer a node's types; keep it, or fold it when its value is known now."""
-        if "" in node.outputs:
-            named = (o or self.fresh(f"{node.name}/unread") for o in node.outputs)
-            node = node.with_(outputs=tuple(named))
-        where = f"node {node.name!r} ({node.op_type})"
-        types = [self._tensor(i, where).type if i else None for i in node.inputs]
-        values = [self._value(i) if i else None for i in node.inputs]
-        out = infer_node(node, types, values)
-        folded = self._fold(node, types, values, out)
-        if folded is not None:
-            for name, value in zip(node.outputs, folded, strict=True):
-                self._add_constant(name, value)
-            return
-        for name, t in zip(node.outputs, out, strict=True):
-            self.graph.tensors[name] = Tensor(name, t.shape, t.dtype)
-        self.graph.nodes.append(node)
-
-    def _fold(
-        self,
-        node: Node,
-        types: list[TensorType | None],
-        values: list[np.ndarray | None],
-        out: list[TensorType],
-    ) -> list[Constant] | None:
-        """The node's outputs as constants, when static shapes and small constants decide them."""
-        if node.op_type == "ConstantOfShape":
-            value = ConstantOfShape.fill(node.attrs)
-            return [Constant.full(out[0].shape, value.item(), out[0].dtype)]
-        if node.op_type in ("Shape", "Size") and types[0] is not None:
-            values = [np.broadcast_to(np.zeros((), np.int8), types[0].shape)]
-        known = all(v is not None for v, i in zip(values, node.inputs, strict=True) if i)
-        if not known or not node.inputs or any(t.size > SMALL for t in out):
-            return None
-        return [Constant.of(a) for a in compute_node(node, values, out)]
-
-    def _drop_unused_constants(self) -> None:
-        used = {i for n in self.graph.nodes for i in n.inputs} | set(self.graph.outputs)
-        for name in [c for c in self.graph.constants if c not in used]:
-            del self.graph.constants[name], self.graph.tensors[name]
-
-
-def _constant_node(node: Node) -> Constant:
-    """The value of a `Constant` node."""
-    for key, value in node.attrs.items():
-        if key == "value":
-            return Constant.of(value)
-        if key in _CONSTANT_LISTS:
-            return Constant.of(np.array(value, _CONSTANT_LISTS[key]))
-    raise UnsupportedError(
-        f"Constant node {node.name!r} with {', '.join(node.attrs) or 'no value'}",
-        ", ".join(["value", *_CONSTANT_LISTS]),
-        "export the model with dense numeric constants",
-    )
-
-
-def _stripped(names: list[str]) -> tuple[str, ...]:
-    """Names without trailing absent ones."""
-    kept = list(names)
-    while kept and not kept[-1]:
-        kept.pop()
-    return tuple(kept)
-
-
-def _unique(hint: str, taken: set[str]) -> str:
-    """`hint`, numbered when taken; taken from now on."""
-    name, n = hint, 1
-    while name in taken:
-        n += 1
-        name = f"{hint}_{n}"
-    taken.add(name)
-    return name
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

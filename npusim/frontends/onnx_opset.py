@@ -45,6 +45,11 @@ def rule(*op_types: str, until: int) -> Callable[[Rule], Rule]:
     return register
 
 
+def has_rule(op_type: str) -> bool:
+    """Whether older forms of the operator are rewritten."""
+    return op_type in _RULES
+
+
 def modernise(node: Node, builder: Builder, opset: int) -> list[Node]:
     """The node in the newest form (itself, when nothing has changed since `opset`)."""
     for until, fn in _RULES.get(node.op_type, ()):
@@ -168,6 +173,20 @@ def _batch_norm_spatial(node: Node, builder: Builder, opset: int) -> list[Node]:
             "export the model with opset 9 or newer",
         )
     return [node.with_(attrs=_without(node, "spatial"))]
+
+
+@rule("PRelu", until=6)
+def _prelu_per_channel(node: Node, builder: Builder, opset: int) -> list[Node]:
+    """Before opset 7 a slope of several elements has one per channel: give it its dimensions."""
+    x, slope = (builder.type(i).shape for i in node.inputs)
+    if len(slope) != 1 or slope == (1,) or len(x) <= 2:
+        return [node]
+    shape = _int64(builder, node, "shape", (slope[0], *(1,) * (len(x) - 2)))
+    column = builder.fresh(f"{node.name}/slope")
+    return [
+        Node(f"{node.name}/reshape", "Reshape", (node.inputs[1], shape), (column,)),
+        node.with_(inputs=(node.inputs[0], column)),
+    ]
 
 
 @rule("Scatter", until=10)

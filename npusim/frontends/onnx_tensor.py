@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +28,27 @@ ELEMENT_TYPES: dict[int, DType] = {
     12: DType.UINT32,
     13: DType.UINT64,
     16: DType.BFLOAT16,
+    17: DType.FLOAT8E4M3FN,
+    18: DType.FLOAT8E4M3FNUZ,
+    19: DType.FLOAT8E5M2,
+    20: DType.FLOAT8E5M2FNUZ,
+    21: DType.UINT4,
+    22: DType.INT4,
+    23: DType.FLOAT4E2M1,
+    24: DType.FLOAT8E8M0,
+    25: DType.UINT2,
+    26: DType.INT2,
 }
 ELEMENT_NUMBERS: dict[DType, int] = {d: n for n, d in ELEMENT_TYPES.items()}
 
+#: Bits of an element in a file, where several share a byte.
+_PACKED: dict[DType, int] = {
+    DType.INT4: 4,
+    DType.UINT4: 4,
+    DType.FLOAT4E2M1: 4,
+    DType.INT2: 2,
+    DType.UINT2: 2,
+}
 _EXTERNAL = 1  # TensorProto.EXTERNAL
 _TYPED_FIELDS: dict[DType, str] = {
     DType.FLOAT32: "float_data",
@@ -92,7 +109,9 @@ def array(proto: TensorProto) -> np.ndarray:
 def _decode(proto: TensorProto, type_: TensorType) -> np.ndarray:
     dtype = type_.dtype
     if proto.HasField("raw_data"):
-        flat = np.frombuffer(proto.raw_data, dtype.np)
+        flat = _elements(np.frombuffer(proto.raw_data, np.uint8), type_)
+    elif dtype.is_narrow:
+        flat = _elements(np.array(proto.int32_data, np.int32).astype(np.uint8), type_)
     elif dtype in (DType.FLOAT16, DType.BFLOAT16):
         flat = np.array(proto.int32_data, np.uint16).view(dtype.np)
     else:
@@ -104,6 +123,30 @@ def _decode(proto: TensorProto, type_: TensorType) -> np.ndarray:
             "the model file is damaged; export it again",
         )
     return flat.reshape(type_.shape)
+
+
+def _elements(data: np.ndarray, type_: TensorType) -> np.ndarray:
+    """Elements from a file's bytes; small types are unpacked, the first from the lowest bits."""
+    bits = _PACKED.get(type_.dtype)
+    if bits is None:
+        whole = data.size - data.size % type_.dtype.size
+        return data[:whole].view(type_.dtype.np)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (data[:, None] >> shifts & (1 << bits) - 1).reshape(-1)
+    if 0 <= codes.size - type_.size < len(shifts):
+        codes = codes[: type_.size]
+    if type_.dtype in (DType.INT4, DType.INT2):
+        half = 1 << bits - 1
+        return ((codes.astype(np.int8) ^ half) - half).astype(type_.dtype.np)
+    if type_.dtype is DType.FLOAT4E2M1:
+        return codes.view(type_.dtype.np)
+    return codes.astype(type_.dtype.np)
+
+
+def _file_bytes(type_: TensorType) -> int:
+    """Bytes of a tensor in a file."""
+    bits = _PACKED.get(type_.dtype, 8 * type_.dtype.size)
+    return -(-type_.size * bits // 8)
 
 
 def _external(proto: TensorProto, type_: TensorType, base: Path | None) -> tuple[Path, int]:
@@ -118,7 +161,7 @@ def _external(proto: TensorProto, type_: TensorType, base: Path | None) -> tuple
         )
     path = (base or Path()) / location
     offset = int(entries.get("offset", 0))
-    need = offset + prod(type_.shape) * type_.dtype.size
+    need = offset + _file_bytes(type_)
     have = path.stat().st_size if path.is_file() else -1
     if have < need:
         found = "which does not exist" if have < 0 else f"which has {have} bytes"
@@ -133,6 +176,9 @@ def _external(proto: TensorProto, type_: TensorType, base: Path | None) -> tuple
 def _read(path: Path, offset: int, type_: TensorType) -> np.ndarray:
     if type_.size == 0:
         return np.zeros(type_.shape, type_.dtype.np)
+    if type_.dtype.is_narrow:
+        data = np.memmap(path, np.uint8, "r", offset, (_file_bytes(type_),))
+        return _elements(data, type_).reshape(type_.shape)
     return np.memmap(path, type_.dtype.np, "r", offset, type_.shape)
 
 

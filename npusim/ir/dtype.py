@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from npusim.errors import UnsupportedError
+from npusim.ir.narrow import NARROW, is_narrow, narrowed, widened
 
 
 class DType(StrEnum):
@@ -26,6 +27,16 @@ class DType(StrEnum):
     UINT32 = "uint32"
     UINT64 = "uint64"
     BOOL = "bool"
+    FLOAT8E4M3FN = "float8_e4m3fn"
+    FLOAT8E4M3FNUZ = "float8_e4m3fnuz"
+    FLOAT8E5M2 = "float8_e5m2"
+    FLOAT8E5M2FNUZ = "float8_e5m2fnuz"
+    FLOAT8E8M0 = "float8_e8m0fnu"
+    FLOAT4E2M1 = "float4_e2m1fn"
+    INT4 = "int4"
+    UINT4 = "uint4"
+    INT2 = "int2"
+    UINT2 = "uint2"
 
     @property
     def np(self) -> np.dtype:
@@ -34,13 +45,18 @@ class DType(StrEnum):
 
     @property
     def size(self) -> int:
-        """Bytes per element."""
+        """Bytes per element as stored here (a whole one for int4 and its like)."""
         return self.np.itemsize
 
     @property
     def is_float(self) -> bool:
         """True for fp16, bf16, fp32 and fp64."""
         return self in (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64)
+
+    @property
+    def is_narrow(self) -> bool:
+        """True for fp8, fp4, int4 and int2: types that are stored, and converted to compute."""
+        return self.value in NARROW
 
     @staticmethod
     def of(dtype: object) -> DType:
@@ -61,8 +77,10 @@ class DType(StrEnum):
 
 
 _NUMPY: dict[DType, np.dtype] = {
-    d: np.dtype(ml_dtypes.bfloat16) if d is DType.BFLOAT16 else np.dtype(d.value) for d in DType
-}
+    d: NARROW[d.value] if d.value in NARROW else np.dtype(d.value)
+    for d in DType
+    if d is not DType.BFLOAT16
+} | {DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 
 
 #: Types in which overflow saturates, and their largest finite values.
@@ -72,10 +90,15 @@ _LARGEST = {d: float(ml_dtypes.finfo(_NUMPY[d]).max) for d in (DType.FLOAT16, DT
 def convert(value: np.ndarray, dtype: DType) -> np.ndarray:
     """`value` in another type; in fp16 and bf16, finite values saturate and infinities stay.
 
-    This is the saturation mode of the chips (the only mode of the first generation).
+    This is the saturation mode of the chips (the only mode of the first generation). Narrower types
+    are made as `narrowed` says.
     """
     if value.dtype == dtype.np:
         return value
+    if is_narrow(value.dtype):
+        value = widened(value)
+    if dtype.is_narrow:
+        return narrowed(value, dtype.np)
     with np.errstate(over="ignore", invalid="ignore"):
         out = value.astype(dtype.np)
         if dtype in _LARGEST and np.isinf(out).any():

@@ -120,7 +120,8 @@ class Node:
 class Graph:
     """Nodes in execution (topological) order over named tensors.
 
-    `tensors` describes every tensor named by inputs, outputs, constants or nodes.
+    `tensors` describes every tensor named by inputs, outputs, constants or nodes. `assumed` holds
+    the elements of inputs that shapes follow from: the graph is right for these only.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Graph:
     inputs: list[str]
     outputs: list[str]
     constants: dict[str, Constant] = field(default_factory=dict)
+    assumed: dict[str, np.ndarray] = field(default_factory=dict)
 
     def type_of(self, name: str) -> TensorType:
         """Type of a tensor of the graph."""
@@ -156,6 +158,7 @@ class Graph:
             list(self.inputs),
             list(self.outputs),
             dict(self.constants),
+            dict(self.assumed),
         )
 
     def __iter__(self) -> Iterator[Node]:

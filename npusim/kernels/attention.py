@@ -25,7 +25,7 @@ from math import prod
 
 from npusim.chip.spec import ChipSpec
 from npusim.kernels import attention_unified as unified
-from npusim.kernels.attention_cube import ScoresAndValues
+from npusim.kernels.attention_cube import ScoresAndValues, l1_bytes
 from npusim.kernels.attention_shape import (
     F32,
     LINE,
@@ -152,14 +152,14 @@ class FlashAttentionScore(TileKernel):
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
-        """ND operands in a 16-bit type of the cube, heads of up to 128."""
+        """ND operands in a float type of the cube, fp32 on split cores only; heads of up to 128."""
         if args.op_type != "FlashAttentionScore" or args.epilogue:
             return f"operator {args.op_type}, or an epilogue"
-        return refuse_attention(args, chip, MASK, BIAS)
+        return refuse_attention(args, chip, MASK, BIAS, wide=chip.cores.split)
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """CANN's: whole bands and tasks, less where rows are shorter.
+        """CANN's: whole bands and tasks, less where rows are shorter or L1 holds no more (fp32).
 
         Rows of at most one task have a template of their own (s1_bn2gs1): there smaller bands keep
         cores from idling; long rows keep theirs, as one head of 8192 on 910B2 shows.
@@ -170,21 +170,28 @@ class FlashAttentionScore(TileKernel):
             yield from unified.tilings(a, chip)
             return
         few = a.s2 <= TASK and a.batch * a.heads * -(-a.s1 // BAND) < 2 * cores
-        for s1 in (BAND, BAND // 2, BAND // 4) if few else (BAND,):
-            if s1 == BAND or s1 < a.s1:
+        size = args.operands[0].dtype.size
+        sides = (BAND, BAND // 2, BAND // 4)
+        bands = [s for s in sides if l1_bytes(min(s, up(a.s1, 16)), a.d, size) <= chip.core.l1.size]
+        for s1 in bands if few else bands[:1]:
+            if s1 == bands[0] or s1 < a.s1:
                 tile = {"s1": min(s1, up(a.s1, 16)), "s2": min(TASK, up(a.s2, 16))}
                 yield {**tile, "cores": cores}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
-        """The vector cores' time on the fullest block, by REPEAT, EXPOSED and FILL."""
+        """The vector cores' time on the fullest block, by REPEAT, EXPOSED and FILL; in fp32 the
+        cube's may be longer."""
         a, split = problem(args, MASK).shape, chip.cores.split
         outer = -(-a.s1 // tiling["s1"])
         turns = -(-a.batch * a.heads * outer // tiling["cores"])
         columns = min(a.s2, a.s2 / 2 + a.reach)
         scores = a.s1 / outer * columns / (2 if split else 1)
         tasks = max(1.0, columns / tiling["s2"])
-        return FILL[split] + turns * (tasks * EXPOSED[split] + scores / LINE * REPEAT[split])
+        vector = scores / LINE * REPEAT[split]
+        step = chip.core.cube.k[args.operands[0].dtype.value]
+        cube = 2 * a.s1 / outer * columns / 256 * a.d / step
+        return FILL[split] + turns * (tasks * EXPOSED[split] + max(vector, cube))
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

@@ -1,6 +1,7 @@
 """The bias that attention adds to its scaled scores (CANN's `pse`), a tile of scores at a time.
 
-Loaded in the stored type, taken to fp32 in a buffer that the tile's own work has left, added. A
+Loaded in the stored type, taken to fp32 (where it is not) in a buffer that the tile's own work has
+left, added. A
 bias of one row for all queries is added 64 columns at a time: the row has repeat stride 0.
 """
 
@@ -43,6 +44,10 @@ class Bias:
             yield k.memo(("load bias", *key), lambda a=narrow, b=src: k.load(a, b))  # type: ignore[misc]
             yield self.queue.enque()
             yield self.queue.deque()
+            if self.p.dtype == F32:
+                yield from self._add(part[:, :columns], narrow, key)
+                yield self.queue.free()
+                continue
             wide = place.region((n, width), F32)[:, :columns]
             yield k.memo(("bias", *key), lambda a=wide, b=narrow: k.vec("conv", a, b))  # type: ignore[misc]
             yield self.queue.free()

@@ -26,13 +26,17 @@ def pieces(total: int) -> list[tuple[int, int]]:
 class Cube:
     """L0A and L0B of a cube, and the instructions of one tile's product.
 
-    Tiles have up to `rows` × 128 elements on A's side, 128 × 128 on B's.
+    Tiles have up to `rows` × 128 elements on A's side, 128 × 128 on B's. Where two of those do not
+    fit L0 (fp32) a product is summed over pieces of `depth`.
     """
 
     def __init__(self, k: Kernel, dtype: np.dtype, rows: int = CUBE) -> None:
         self.k, self.dtype, self.rows = k, dtype, rows
-        es = dtype.itemsize
-        self.l0 = k.queue("L0A", rows * CUBE * es, 2, Pipe.MTE1, Pipe.M, ("L0B", CUBE * CUBE * es))
+        es, core = dtype.itemsize, k.chip.core
+        most = min(core.l0a.size // rows, core.l0b.size // CUBE) // (2 * es)
+        self.depth = min(CUBE, most // 16 * 16)
+        other = ("L0B", CUBE * self.depth * es)
+        self.l0 = k.queue("L0A", rows * self.depth * es, 2, Pipe.MTE1, Pipe.M, other)
 
     def results(self, slots: int, pipe: Pipe) -> Queue:
         """Tiles of L0C that `pipe` takes away."""
@@ -51,8 +55,19 @@ class Cube:
             a: (K1, M16, 16), or (M1, K16, 16) turned. b: (K1, N16, 16) (a stored Bᵀ), or
                 (N1, K16, 16) turned.
         """
-        k = self.k
+        deep = self.depth // 16
         a1, b1 = a.split(1, 16), b.split(1, 16)  # (·1, ·1, 16, 16)
+        for k0 in range(0, b1.shape[1] if b_turned else b1.shape[0], deep):
+            part = slice(k0, k0 + deep)
+            left = a1[:, part] if a_turned else a1[part]
+            right = b1[:, part] if b_turned else b1[part]
+            yield from self._step(c, left, a_turned, right, b_turned, first and k0 == 0)
+
+    def _step(
+        self, c: Alloc, a1: Region, a_turned: bool, b1: Region, b_turned: bool, first: bool
+    ) -> Iterator[Instr]:
+        """A product whose operands fit L0."""
+        k = self.k
         m1, k1 = (a1.shape[0], a1.shape[1]) if a_turned else (a1.shape[1], a1.shape[0])
         n1 = b1.shape[0] if b_turned else b1.shape[1]
         l0a = yield from self.l0.alloc()
@@ -91,6 +106,11 @@ class Cube:
             lambda: k.fixpipe([(gm, tile)], rows if by_row else count, atomic=atomic),
         )
         yield results.free()
+
+
+def l1_bytes(rows: int, d: int, itemsize: int) -> int:
+    """L1 bytes of `ScoresAndValues` for a band of so many rows: queries, keys, probabilities."""
+    return itemsize * (2 * up(rows, 16) * (d + CUBE) + 4 * CUBE * d)
 
 
 class ScoresAndValues:

@@ -131,13 +131,23 @@ def problem(args: KernelArgs, mask: int, bias: int = -1) -> Problem:
     return replace(found, bias=bias, bias_batches=lead[0], bias_heads=lead[1], bias_rows=lead[2])
 
 
-def refuse_attention(args: KernelArgs, chip: ChipSpec, mask: int, bias: int = -1) -> str:
-    """'' when an attention kernel takes the launch's operands, else why not."""
+def refuse_attention(
+    args: KernelArgs, chip: ChipSpec, mask: int, bias: int = -1, wide: bool = False
+) -> str:
+    """'' when an attention kernel takes the launch's operands, else why not.
+
+    Args:
+        wide: whether the kernel takes fp32 where the cube does.
+    """
     q = args.inputs[0]
     if q is None or any(o is not None and o.layout is not Layout.ND for o in args.operands):
         return "operands in ND only"
-    if q.dtype.value not in ("float16", "bfloat16") or q.dtype.value not in chip.core.cube.k:
-        return f"attention in {q.dtype.value}"
+    kinds = ("float16", "bfloat16", *(("float32",) if wide else ()))
+    if q.dtype.value not in chip.core.cube.k:
+        cube = ", ".join(chip.core.cube.k)
+        return f"attention in {q.dtype.value}: the cube of {chip.name} takes {cube}"
+    if q.dtype.value not in kinds:
+        return f"attention in {q.dtype.value}: the kernel takes {', '.join(kinds)}"
     p = problem(args, mask, bias)
     if p.shape.d % 16 or p.shape.d > CUBE:
         return f"heads of {p.shape.d}: multiples of 16 up to {CUBE}"

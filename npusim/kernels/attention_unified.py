@@ -164,7 +164,7 @@ class _Core:
         self.bias = Bias(k, p, s1 * width) if p.bias >= 0 else None
         self.total = k.alloc("UB", s1 * d * 4)
         self.scratch = k.alloc("UB", max(s1 * d * 4, s1 * width * 2))
-        self.stats = RowSoftmax(k, s1, 1)
+        self.stats = RowSoftmax(k, s1, 1, floored=p.bias >= 0)
         self._ready, self._stored = k.flag_id(), k.flag_id()
         self._bands = 0
 

@@ -59,9 +59,10 @@ class Softmax:
 
     def __init__(self, k: Kernel, p: Problem, rows: int) -> None:
         self.k, self.p = k, p
-        self.stats = RowSoftmax(k, rows, 2)
+        self.stats = RowSoftmax(k, rows, 2, floored=p.bias >= 0)
         self.scores = k.queue("UB", TILE * 4, 1, Pipe.MTE2, Pipe.V)
-        self.work = k.alloc("UB", TILE * 4)
+        # In fp32 there is nothing to convert: probabilities are worked out where they leave from.
+        self.work = k.alloc("UB", TILE * 4) if p.dtype != F32 else None
         self.out = k.queue("UB", TILE * p.dtype.itemsize, 1, Pipe.V, Pipe.MTE3)
         self.mask = k.queue("UB", TILE, 1, Pipe.MTE2, Pipe.V) if p.mask >= 0 else None
         self.bias = Bias(k, p, TILE) if p.bias >= 0 else None
@@ -93,12 +94,14 @@ class Softmax:
         for i, row in enumerate(range(0, rows, step)):
             n = min(step, rows - row)
             yield from self._load(scores[row : row + n], width, masks[i])
-            x = self.work.region((n, width), F32)
+            place = None if self.work else (yield from self.out.alloc())
+            x = (place or self.work).region((n, width), F32)  # type: ignore[union-attr]
             yield from self._prepare(x, columns, masks[i], biases[i] if biases else None)
             yield from self.stats(x, row, first, *copies)
-            place = yield from self.out.alloc()
-            narrow = place.region((n, width), self.p.dtype)
-            yield k.memo(("p", n, width), lambda d=narrow, s=x: cast_to(k, d, s))  # type: ignore[misc]
+            narrow = x
+            if place is None:
+                narrow = (yield from self.out.alloc()).region((n, width), self.p.dtype)
+                yield k.memo(("p", n, width), lambda d=narrow, s=x: cast_to(k, d, s))  # type: ignore[misc]
             yield self.out.enque()
             yield self.out.deque()
             dst = out[row : row + n]
@@ -226,7 +229,8 @@ class Accumulate:
         lane = self.stats.lane(self.stats.sums[total], row, x.shape[0])
         yield k.memo(("divide", x.shape), lambda: k.vec("div", x, x, lane))
         narrow = Region.dense("UB", -1, x.offset, x.shape, self.p.dtype)
-        yield k.memo(("cast", x.shape), lambda: cast_to(k, narrow, x))
+        if narrow.dtype != F32:
+            yield k.memo(("cast", x.shape), lambda: cast_to(k, narrow, x))
         yield from self._leave(narrow, out, ("out", x.shape))
 
     def keep_sums(self, rows: int, copy: int, dst: Region) -> Iterator[Instr]:

@@ -112,7 +112,7 @@ def make_space(shapes: list[tuple[int, ...]], out: tuple[int, ...], grain: int, 
         grain: elements of a 32 B block of the narrowest type.
         cap: elements of a unit at most.
     """
-    axes = _merged(shapes, out)
+    axes = merged_axes(shapes, out)
     extents = [n for n, _ in axes] or [1]
     masks = [m for _, m in axes] or [(True,) * len(shapes)]
     unit = _periodic_unit(extents, masks, grain, cap)
@@ -126,7 +126,7 @@ def make_space(shapes: list[tuple[int, ...]], out: tuple[int, ...], grain: int, 
     return Space(tuple(outer), line, REPEAT if wide else grain, 0, tuple(patterns))
 
 
-def _merged(
+def merged_axes(
     shapes: list[tuple[int, ...]], out: tuple[int, ...]
 ) -> list[tuple[int, tuple[bool, ...]]]:
     """Axes longer than 1, neighbours with the same broadcast pattern merged."""

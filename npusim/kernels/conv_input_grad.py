@@ -78,20 +78,6 @@ class GradSpec(ep.EpilogueSpec):
 class GradProblem(TrainingProblem):
     """The convolution over the dilated gradient; sizes are dY's own, undilated."""
 
-    def band(self, first: int, rows: int) -> tuple[int, int]:
-        """Rows [top, bottom) of dY that positions of dX need."""
-        w = self.window
-        ho0, ho1 = first // w.out_width, (first + rows - 1) // w.out_width
-        top = blocks(ho0 - w.pad_top, w.spread_h)
-        bottom = (ho1 - w.pad_top + w.kh - 1) // w.spread_h + 1
-        top, bottom = max(0, top), min(self.height, bottom)
-        return (top, bottom) if bottom > top else (0, 1)
-
-    def reach(self, out_rows: int) -> int:
-        """Rows of dY under `out_rows` rows of dX at most."""
-        w = self.window
-        return min(self.height, (out_rows + w.kh - 2) // w.spread_h + 1)
-
     def splits(self, cores: int) -> list[tuple[int, int, int]]:
         """Block splits worth trying; M in equal parts, but for the form with additions."""
         even = not (isinstance(self.spec, GradSpec) and self.spec.adds)

@@ -13,7 +13,7 @@ from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
 from npusim.ops import get_operator
-from npusim.ops.window import Window as OpWindow
+from npusim.ops.conv import conv_window
 from npusim.program.effects import Window
 from npusim.program.kernel import KernelArgs, Tiling
 from npusim.program.region import GM, Region
@@ -113,15 +113,16 @@ class ConvProblem:
         """Input rows [top, bottom) inside the image that output positions need."""
         w = self.window
         ho0, ho1 = first // w.out_width, (first + rows - 1) // w.out_width
-        top = ho0 * w.stride_h - w.pad_top
-        bottom = ho1 * w.stride_h - w.pad_top + (w.kh - 1) * w.dilation_h + 1
-        top, bottom = max(0, top), min(self.height, bottom)
+        low = ho0 * w.stride_h - w.pad_top
+        high = ho1 * w.stride_h - w.pad_top + (w.kh - 1) * w.dilation_h
+        top, bottom = max(0, -(-low // w.spread_h)), min(self.height, high // w.spread_h + 1)
         return (top, bottom) if bottom > top else (0, 1)
 
     def reach(self, out_rows: int) -> int:
         """Input rows that any `out_rows` rows of outputs read at most."""
         w = self.window
-        return min(self.height, (out_rows - 1) * w.stride_h + (w.kh - 1) * w.dilation_h + 1)
+        span = (out_rows - 1) * w.stride_h + (w.kh - 1) * w.dilation_h
+        return min(self.height, span // w.spread_h + 1)
 
     def band_bytes(self, first: int, rows: int) -> int:
         """Bytes of the band, all channels."""
@@ -156,12 +157,13 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     n, c, h, wd = x.shape
     co, _, kh, kw = w.shape
     ho, wo = args.outputs[0].shape[2:]
-    win = OpWindow.of((h, wd), (kh, kw), {**get_operator("Conv").attrs, **dict(args.attrs)})
+    attrs = {**get_operator("Conv").attrs, **dict(args.attrs)}
+    win = conv_window((h, wd), (kh, kw), attrs)
     (sh, sw), (dh, dw), (top, left) = win.strides, win.dilations, win.begin
     if kh == kw == 1 and sh == sw == 1 and (ho, wo) == (h, wd) and not top and not left:
         h, wd, ho, wo = h * wd, 1, ho * wo, 1
     h, sh, step = read_rows(h, ho, kh, sh, top)
-    window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo)
+    window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo, *(attrs["spread"] or (1, 1)))
     spec = ep.make_spec(args)
     return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, spec, step)
 

@@ -137,6 +137,8 @@ class ConvVector(TileKernel):
         assert x is not None and w is not None
         if args.op_type != "Conv" or len(x.shape) != 4:
             return f"operator {args.op_type} of rank {len(x.shape)}: 2-D Conv only"
+        if args.get("spread"):
+            return "zeros between the input's pixels (a transposed convolution)"
         if args.get("group", 1) != 1:
             return "grouped convolution: expand the weights first"
         layouts = (x.layout, w.layout, y.layout)

@@ -347,6 +347,8 @@ class DepthwiseConv(TileKernel):
         x, weights, out = args.operands[0], args.operands[1], args.outputs[0]
         if args.op_type != "Conv" or len(x.shape) != 4:
             return f"operator {args.op_type} of rank {len(x.shape)}"
+        if args.get("spread"):
+            return "zeros between the input's pixels (a transposed convolution)"
         if not args.get("group", 1) == x.shape[1] == out.shape[1]:
             return "not one filter per channel (the cube's grouped convolution)"
         if weights.layout is not Layout.ND or weights.dtype != x.dtype:

@@ -29,6 +29,7 @@ from npusim.kernels.lang import Kernel, TileKernel
 from npusim.ops import get_operator
 from npusim.ops.window import Window as OpWindow
 from npusim.program import effects, isa
+from npusim.program.access import Access
 from npusim.program.effects import Window
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
@@ -424,6 +425,10 @@ class _AddAll:
     """Several atomic adds as one command."""
 
     parts: tuple[effects.AtomicAdd, ...]
+
+    def accesses(self) -> list[Access]:
+        """Those of every add."""
+        return [access for part in self.parts for access in part.accesses()]
 
     def read(self, memory: isa.CoreMemory) -> list[np.ndarray]:
         """The addends."""

@@ -1,7 +1,8 @@
 """Move: operators that only copy elements: Concat, Split, Slice, Pad, Expand, Tile, MemSet, …
 
 What ONNX passes as constant inputs, a launch carries as attributes: Slice `starts`, `ends`,
-`axes`, `steps`; Pad `pads`, `axes`, `value`. Expand, Tile and Split follow from the shapes.
+`axes`, `steps`; Pad `pads`, `axes`, `value`; Resize `scales` or `sizes`. Expand, Tile and Split
+follow from the shapes. Of Resize, what repeats pixels is done here.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+import numpy as np
+
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.kernels.strided import Job, bits_of, job
 from npusim.kernels.strided_kernel import StridedKernel
+from npusim.ops import get_operator
+from npusim.ops.resize import repeats
 from npusim.program.kernel import KernelArgs, kernel
 from npusim.program.region import GM, Region
 
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
-_OPS = ("Concat", "Split", "Slice", "Pad", "Expand", "Tile", "MemSet", *_RESHAPES)
+_OPS = ("Concat", "Split", "Slice", "Pad", "Expand", "Tile", "Resize", "MemSet", *_RESHAPES)
 
 
 def _operand(args: KernelArgs, index: int) -> Region:
@@ -117,6 +122,28 @@ def _tile(args: KernelArgs) -> list[Job]:
     return job(y, x.broadcast(y.shape))
 
 
+@lru_cache(maxsize=256)
+def resize_repeats(args: KernelArgs) -> tuple[int, ...] | None:
+    """How often a Resize repeats the elements of each axis; None: it does something else."""
+    if any(s is not None for s in args.inputs[1:]):
+        return None
+    attrs = {**get_operator("Resize").attrs, **dict(args.attrs)}
+    scales, sizes = attrs.get("scales"), attrs.get("sizes")
+    given = np.array(scales) if scales else None
+    return repeats(args.operands[0].shape, given, sizes, attrs)
+
+
+def _resize(args: KernelArgs) -> list[Job]:
+    """Each axis of the output as (n, copies); blocked images keep their axes' numbers."""
+    x, y = _operand(args, 0), _operand(args, len(args.inputs))
+    counts = resize_repeats(args)
+    assert counts is not None
+    for axis in range(len(counts) - 1, -1, -1):
+        if counts[axis] > 1:
+            y, x = y.split(axis, counts[axis]), x.expand(axis + 1)
+    return job(y, x.broadcast(y.shape))
+
+
 def _reshape(args: KernelArgs) -> list[Job]:
     x, y = _operand(args, 0), _operand(args, len(args.inputs))
     flat = (prod(x.shape),)
@@ -136,6 +163,7 @@ _BUILDERS = {
     "Pad": _pad,
     "Expand": _expand,
     "Tile": _tile,
+    "Resize": _resize,
     **dict.fromkeys(_RESHAPES, _reshape),
 }
 
@@ -158,6 +186,8 @@ class Move(StridedKernel):
             return _refuse_blocked(args)
         if args.op_type == "MemSet":
             return ""
+        if args.op_type == "Resize":
+            return _refuse_resize(args)
         specs = [args.operands[0], args.outputs[0]]
         blocked = any(s.layout is not Layout.ND for s in specs)
         same = specs[0].shape == specs[1].shape and specs[0].layout is specs[1].layout
@@ -173,6 +203,18 @@ class Move(StridedKernel):
     def jobs(args: KernelArgs) -> Sequence[Job]:
         """The copies that the launch consists of."""
         return _jobs(args)
+
+
+def _refuse_resize(args: KernelArgs) -> str:
+    """Resize must repeat elements, in NC1HWC0 those of a pixel together."""
+    x, y, counts = args.operands[0], args.outputs[0], resize_repeats(args)
+    if counts is None:
+        return "a Resize that does more than repeat elements a whole number of times"
+    if x.layout is not y.layout or x.layout not in (Layout.ND, Layout.NC1HWC0):
+        return f"Resize from {x.layout.value} to {y.layout.value}"
+    if x.layout is Layout.NC1HWC0 and counts[:2] != (1, 1):
+        return "Resize of blocked channels"
+    return ""
 
 
 def _refuse_blocked(args: KernelArgs) -> str:

@@ -15,6 +15,7 @@ from npusim.kernels.attention_shape import F32, LINE
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Alloc
 from npusim.kernels.rows import RowReducer
+from npusim.ops.training_attention import HIDDEN
 from npusim.program.isa import Instr
 from npusim.program.region import Region
 
@@ -33,11 +34,12 @@ class RowSoftmax:
     """Statistics of `rows` rows, and the instructions that bring a tile into them.
 
     `sums` and `factors` have `ahead` copies: a later tile's are computed while an earlier one's
-    are still needed.
+    are still needed. `floored`: scores may be -inf, all of a tile's row too; its maximum is then
+    the smallest finite number, so that differences from it are numbers.
     """
 
-    def __init__(self, k: Kernel, rows: int, ahead: int) -> None:
-        self.k = k
+    def __init__(self, k: Kernel, rows: int, ahead: int, floored: bool = False) -> None:
+        self.k, self._floored = k, floored
         size = rows * BLOCK * 4
         self.top = k.alloc("UB", size)
         self.sums = [k.alloc("UB", size) for _ in range(ahead)]
@@ -160,7 +162,10 @@ class RowSoftmax:
             yield k.memo(("newer", *key), lambda: k.vec("max", now, top, now))
             yield k.memo(("older", *key), lambda: k.vec("sub", factors, top, now))
             yield k.memo(("factor", *key), lambda: k.vec("exp", factors, factors))
-        yield k.memo(("top", *key), lambda: k.vec("copy", top, now))
+        if first and self._floored:  # later maxima are no less
+            yield k.memo(("floor", *key), lambda: k.vec("maxs", top, now, scalar=HIDDEN))
+        else:
+            yield k.memo(("top", *key), lambda: k.vec("copy", top, now))
         lane = self.lane(self.top, row, rows)
         for i in range(0, x.shape[1], LINE):
             part = x[:, i : i + LINE]

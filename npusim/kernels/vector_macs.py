@@ -22,6 +22,7 @@ from npusim.ir import DType, EpilogueStep
 from npusim.kernels.epilogue import _SCALAR, _TENSOR, VECTOR_STEPS, EpilogueSpec
 from npusim.kernels.lang import Alloc, Kernel, Queue
 from npusim.program import cost
+from npusim.program.access import Access, adds, reads
 from npusim.program.isa import CoreMemory, Instr, Kind, Pipe
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import GM, Region
@@ -86,6 +87,10 @@ class OuterProducts:
     c: Region
     a: Region
     b: Region
+
+    def accesses(self) -> list[Access]:
+        """Both operands, and the ways that get a sum."""
+        return [*reads(self.a, self.b), *adds(self.c[: self.b.shape[0]])]
 
     def read(self, memory: CoreMemory) -> list[np.ndarray]:
         """The sum of products of each way."""

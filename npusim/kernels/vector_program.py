@@ -18,6 +18,7 @@ F16 = np.dtype(np.float16)
 F32 = np.dtype(np.float32)
 I32 = np.dtype(np.int32)
 BOOL = np.dtype(np.bool_)
+FOLD = "fold "  #: how the steps that reduce a line begin
 
 Pattern = tuple[bool, ...]  #: per axis of the tile: does the value vary along it?
 
@@ -131,6 +132,11 @@ class Builder:
             self._spread[key] = self._emit("brcb", v.varies, (v,), None, v.dtype, spaced=True)
         return self._spread[key]
 
+    def fold(self, op: str, x: Value) -> Value:
+        """`x` reduced by add, max, min or mul along the last two axes of the tile (its line)."""
+        assert x.varies[-1], "nothing to reduce"
+        return self._emit(f"{FOLD}{op}", (*x.varies[:-2], False, False), (x,), None, x.dtype)
+
     # -- types ---------------------------------------------------------------------------------
 
     def conv(self, v: Value, dtype: np.dtype) -> Value:
@@ -221,21 +227,28 @@ class Builder:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def finish(self, results: Sequence[Value], dtypes: Sequence[np.dtype]) -> Program:
-        """The program whose results are written in `dtypes`."""
+    def finish(
+        self,
+        results: Sequence[Value],
+        dtypes: Sequence[np.dtype],
+        varies: Pattern | None = None,
+    ) -> Program:
+        """The program whose results are written in `dtypes`; they vary as the tile does."""
+        whole = varies or (True,) * self._rank
         done: list[Value] = []
         for result, dtype in zip(results, dtypes, strict=True):
-            done.append(self._final(result, dtype, done))
+            done.append(self._final(result, dtype, whole, done))
         steps = _live(self._steps, done)
         loads = dict.fromkeys(s for step in steps for s in step.srcs if s.operand >= 0)
         slots, registers = _allocate(steps, done)
         return Program(tuple(steps), tuple(loads), tuple(done), slots, registers)
 
-    def _final(self, result: Value, dtype: np.dtype, taken: Sequence[Value]) -> Value:
-        """A result in its stored type, as large as the tile and in a place of its own."""
+    def _final(
+        self, result: Value, dtype: np.dtype, whole: Pattern, taken: Sequence[Value]
+    ) -> Value:
+        """A result in its stored type, as large as `whole` and in a place of its own."""
         result = self.conv(self.to_bool(result), dtype)
-        whole = (True,) * self._rank
-        if result.operand >= 0 or not result.full or result in taken:
+        if result.operand >= 0 or result.varies != whole or result in taken:
             result = self._emit("copy", whole, (self.spread(result, whole),), None, dtype)
         return result
 

@@ -12,11 +12,29 @@ from npusim.program.executable import Executable
 
 
 class Arena:
-    """The bytes of device memory during a functional run."""
+    """The bytes of device memory during a functional run.
 
-    def __init__(self, exe: Executable) -> None:
+    Args:
+        data: the plan's memory; new and zero by default.
+        moved: the bytes of buffers that are elsewhere, by name.
+        start: the first address of the plan that `data` holds.
+    """
+
+    def __init__(
+        self,
+        exe: Executable,
+        data: np.ndarray | None = None,
+        moved: Mapping[str, np.ndarray] | None = None,
+        start: int = 0,
+    ) -> None:
         self._exe = exe
-        self._bytes = np.zeros(exe.memory.arena_bytes, np.uint8)
+        self._bytes = np.zeros(exe.memory.arena_bytes, np.uint8) if data is None else data
+        self._moved = moved or {}
+        self._start = start
+
+    def at(self, moved: Mapping[str, np.ndarray], data: np.ndarray | None = None) -> Arena:
+        """The same, with these buffers elsewhere, and the plan in `data` if that is given."""
+        return Arena(self._exe, self._bytes if data is None else data, moved, self._start)
 
     def storage(self, name: str) -> np.ndarray:
         """The buffer's device array (a view; writes go to device memory)."""
@@ -25,8 +43,11 @@ class Arena:
 
     def raw(self, name: str) -> np.ndarray:
         """The buffer's bytes (a view)."""
+        if name in self._moved:
+            return self._moved[name]
         b = self._exe.buffers[name]
-        return self._bytes[b.address : b.address + b.nbytes]
+        offset = b.address - self._start
+        return self._bytes[offset : offset + b.nbytes]
 
     def read(self, name: str) -> np.ndarray:
         """The logical array (a view when the layout is ND)."""
@@ -46,7 +67,8 @@ class Arena:
         mask = np.ones(nbytes, bool)
         for start, n in keep:
             mask[max(0, start - address) : max(0, start + n - address)] = False
-        self._bytes[address : address + nbytes][mask] = value
+        offset = address - self._start
+        self._bytes[offset : offset + nbytes][mask] = value
 
     def load_constants(self) -> None:
         """Copy the constants into device memory, packed to their layouts."""
@@ -57,7 +79,8 @@ class Arena:
         """Copy the inputs.
 
         Raises:
-            ModelError: an input is missing, unknown, or of another shape or type.
+            ModelError: an input is missing, unknown, of another shape or type, or has other
+                elements than those that the program's shapes follow from.
         """
         for name in inputs:
             if name not in self._exe.inputs:
@@ -75,6 +98,13 @@ class Arena:
                     f"input {name!r} is {seen}",
                     f"{b.dtype.value} of shape {b.shape}",
                     "convert the array, or compile the model for another shape (--shape)",
+                )
+            assumed = self._exe.assumed.get(name)
+            if assumed is not None and value.tobytes() != assumed.tobytes():
+                raise ModelError(
+                    f"input {name!r} has other elements than {self._exe.name} was compiled for",
+                    "those whose values shapes follow from, unchanged",
+                    "compile the model anew with these inputs (npusim.DynamicModel does)",
                 )
             self.write(name, value)
 

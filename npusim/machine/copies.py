@@ -15,7 +15,7 @@ from typing import Any
 import simpy
 
 from npusim.chip.spec import ChipSpec
-from npusim.machine.entries import CopyEntry, CopyKind
+from npusim.machine.entries import CopyEntry, CopyKind, PrefetchEntry
 from npusim.machine.record import UnitWork, unit_record
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Stream, turn
@@ -43,9 +43,11 @@ def copy_time(chip: ChipSpec, kind: CopyKind, nbytes: int, pageable: bool = Fals
     From pinned memory: latency + bytes over the link's achievable rate. From pageable memory the
     bytes pass a pinned buffer, `pcie.staging` at a time: the host fills one half while the link
     empties the other, so that the slower of the two sets the pace and the other adds one piece.
+    On the device every byte is read and written: at most half of what HBM achieves.
     """
     if kind is CopyKind.D2D:
-        return CopyTime(chip.cycles(chip.sdma.latency), chip.cycles(nbytes / chip.sdma.bandwidth))
+        rate = min(chip.sdma.bandwidth, chip.hbm.bandwidth * chip.hbm.efficiency / 2)
+        return CopyTime(chip.cycles(chip.sdma.latency), chip.cycles(nbytes / rate))
     rate, latency = chip.pcie.bandwidth * chip.pcie.efficiency, chip.pcie.latency
     if not pageable or not nbytes:
         return CopyTime(chip.cycles(latency), chip.cycles(nbytes / rate))
@@ -97,6 +99,26 @@ class CopyRunner:
             read -= l2.resident(entry.source, entry.source + n)
         if write and entry.target is not None:
             l2.drop(entry.target, entry.target + n)
-        hbm = max(0.0, read) + write
-        moved = n * (2 if entry.kind is CopyKind.D2D else 1)
+        fill = entry.kind is CopyKind.D2D and entry.source is None
+        hbm = write if fill else max(0.0, read) + write
+        moved = n * (2 if entry.kind is CopyKind.D2D and not fill else 1)
         return hbm, moved, write / hbm if hbm else 0.0
+
+    def prefetch(
+        self, entry: PrefetchEntry, stream: Stream
+    ) -> Generator[simpy.Event, Any, OpRecord]:
+        """Bring into L2 what is not there, at the pace of a copy; gives the record."""
+        with (yield from turn(self._env, self._engines["D2D"], stream)):
+            start, l2 = int(self._env.now), self._shared.l2
+            where = (entry.source, entry.source + entry.nbytes)
+            missing = max(0, round(entry.nbytes - l2.resident(*where)))
+            time = copy_time(self._chip, CopyKind.D2D, missing)
+            yield self._env.timeout(time.latency)
+            if missing:
+                yield self._shared.kernels.run(time.body, 1, missing, missing, 0.0)
+            l2.touch([where])
+        work = UnitWork(
+            entry.name, "CMO_PREFETCH", "CMO_PREFETCH", "SDMA", "SDMA", time.latency,
+            missing, missing, least=floor(missing / self._chip.sdma.bandwidth * self._chip.clock),
+        )  # fmt: skip
+        return unit_record(work, stream, start, int(self._env.now))

@@ -21,6 +21,8 @@ from npusim.machine.entries import (
     CallbackEntry,
     CopyEntry,
     Entry,
+    Observer,
+    PrefetchEntry,
     TaskEntry,
     UnitEntry,
 )
@@ -41,6 +43,7 @@ class Device:
         trace: names of tasks whose core pipes are kept as spans.
         progress: called with the number of records made so far, after each.
         watch: called with every kernel launch and what it finds in memory.
+        observer: told of entries as they are queued and begun.
 
     Attributes:
         env: the simulation's; its time is in cycles. events: engine events so far.
@@ -55,12 +58,15 @@ class Device:
         trace: Sequence[str] = (),
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.chip, self.recorder = chip, recorder
         self.env = simpy.Environment()
         self.streams: dict[int, Stream] = {}
+        self._beside: set[int] = set()  # streams that are not counted
         self._steps = 0
         self._progress = progress
+        self._observer = observer
         self._shared = Shared(self.env, chip)
         self._tasks = TaskRunner(self.env, chip, self._shared, detail, frozenset(trace), watch)
         self._copies = CopyRunner(self.env, chip, self._shared)
@@ -78,11 +84,17 @@ class Device:
         """Engine events so far, those of launches simulated by themselves among them."""
         return self._steps + self._tasks.events
 
-    def stream(self, number: int, priority: int = 0) -> Stream:
+    @property
+    def counted(self) -> int:
+        """Streams that count among those of which the chip has so many."""
+        return len(self.streams) - len(self._beside)
+
+    def stream(self, number: int, priority: int = 0, counted: bool = True) -> Stream:
         """The stream of a number, made when it is new.
 
         Args:
             priority: 0 is served first; counts when the stream is made.
+            counted: among the streams of which the chip has so many.
 
         Raises:
             UnsupportedError: the chip has no more streams.
@@ -91,20 +103,34 @@ class Device:
         if found is not None:
             return found
         most = self.chip.scheduler.max_streams
-        if len(self.streams) >= most:
+        if counted and self.counted >= most:
             raise UnsupportedError(
                 f"one stream more than {most}",
                 f"at most {most} at a time (scheduler.max_streams of {self.chip.name})",
                 "destroy streams that are no longer needed",
             )
-        made = Stream(self.env, number, priority, self._costs, self._work)
+        made = Stream(self.env, number, priority, self._costs, self._work, self._observer)
         self.streams[number] = made
+        if not counted:
+            self._beside.add(number)
         self._shared.several = len(self.streams) > 1
         return made
 
+    def destroy(self, number: int) -> None:
+        """Forget a stream; what is still queued there runs, and is waited for by nobody."""
+        self.streams.pop(number, None)
+        self._beside.discard(number)
+
     def submit(self, number: int, entry: Entry) -> None:
         """Queue an entry on a stream, at the device's time."""
+        if self._observer is not None:
+            self._observer.submitted(entry, number)
         self.stream(number).put(entry)
+
+    def synchronised(self, number: int) -> None:
+        """The host has seen the end of all that was queued on a stream."""
+        if self._observer is not None:
+            self._observer.synchronised(number)
 
     def run_until(self, cycle: int) -> None:
         """Go on to a time; nothing happens when it is past."""
@@ -115,18 +141,27 @@ class Device:
         if env.now < cycle:
             env.run(until=cycle)
 
-    def run_while(self, event: simpy.Event) -> None:
-        """Go on until an event has fired.
+    def step(self) -> bool:
+        """Let the next thing happen; False when there is none."""
+        if self.env.peek() == float("inf"):
+            return False
+        self.env.step()
+        self._steps += 1
+        return True
+
+    def run_while(self, event: simpy.Event, until: float = float("inf")) -> bool:
+        """Go on until an event has fired; False when it had not by the cycle `until`.
 
         Raises:
-            DeadlockError: it never will.
+            DeadlockError: it never will, and there is no such cycle.
         """
-        env = self.env
         while not event.processed:
-            if env.peek() == float("inf"):
+            if self.env.peek() > until:
+                self.run_until(int(until))
+                return False
+            if not self.step():
                 raise deadlock(self.chip.name, self.streams)
-            env.step()
-            self._steps += 1
+        return True
 
     def run(self, name: str = "") -> None:
         """Go on until nothing is left to do.
@@ -150,6 +185,8 @@ class Device:
             record = yield from self._tasks.run(entry, stream)
         elif isinstance(entry, CopyEntry):
             record = yield from self._copies.run(entry, stream)
+        elif isinstance(entry, PrefetchEntry):
+            record = yield from self._copies.prefetch(entry, stream)
         elif isinstance(entry, UnitEntry):
             record = yield from self._dvpp.run(entry, stream)
         else:
@@ -166,9 +203,16 @@ class Device:
     ) -> Generator[simpy.Event, Any, OpRecord]:
         start = self.now
         yield self.env.timeout(entry.cycles)
-        entry.call()
+        if entry.blocks:
+            entry.call()
+        else:
+            self.env.process(self._later(entry))
         work = UnitWork(entry.name, "CALLBACK", "CALLBACK", "HOST", "host")
         return unit_record(work, stream, start, self.now)
+
+    def _later(self, entry: CallbackEntry) -> Process:
+        yield self.env.timeout(0)
+        entry.call()
 
 
 _NOTHING = Waits()

@@ -78,7 +78,8 @@ class CopyEntry:
     """A copy over PCIe or by SDMA.
 
     Attributes:
-        source, target: device addresses, None on the host's side.
+        source, target: device addresses, None on the host's side; a copy on the device without a
+            source fills its target.
         pageable: the host's side is not pinned, so that it goes through a staging buffer.
     """
 
@@ -89,6 +90,15 @@ class CopyEntry:
     target: int | None = None
     pageable: bool = False
     effect: Effect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchEntry:
+    """Bytes of device memory into L2, by SDMA."""
+
+    name: str
+    source: int
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +142,30 @@ class WaitEntry:
 
 @dataclass(frozen=True, slots=True)
 class CallbackEntry:
-    """A function that the stream calls in its turn, taking `cycles` of its time."""
+    """A function that the stream calls in its turn, taking `cycles` of its time.
+
+    Attributes:
+        blocks: the stream stands still while the function runs the device on, as a function of the
+            host's does that calls the runtime; otherwise it goes on beside it.
+    """
 
     name: str
     call: Callable[[], None]
     cycles: int = 0
+    blocks: bool = True
 
 
-Entry = TaskEntry | CopyEntry | UnitEntry | RecordEntry | WaitEntry | CallbackEntry
+Entry = TaskEntry | CopyEntry | PrefetchEntry | UnitEntry | RecordEntry | WaitEntry | CallbackEntry
+
+
+class Observer(Protocol):
+    """Is told what happens on a device, in order; changes nothing."""
+
+    def submitted(self, entry: Entry, number: int) -> None:
+        """The host queued an entry on a stream."""
+
+    def started(self, entry: Entry, number: int) -> None:
+        """A stream begins an entry; a wait when it is over, a record just before its mark fires."""
+
+    def synchronised(self, number: int) -> None:
+        """The host has seen the end of all that was queued on a stream."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from math import prod
 
 import numpy as np
@@ -13,8 +14,8 @@ from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.ops import attributes, compute_node, get_operator
 from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.conv import conv_window, spread_image
 from npusim.ops.registry import round_to
-from npusim.ops.window import Window
 from npusim.program.executable import Buffer, Executable, Task
 
 Observer = Callable[[Task, Arena], None]
@@ -45,6 +46,14 @@ class FunctionalExecutor:
         if not tile_level:
             self._prepare_weights()
 
+    def at(
+        self, moved: Mapping[str, np.ndarray], data: np.ndarray | None = None
+    ) -> FunctionalExecutor:
+        """The same in other memory, as `Arena.at`."""
+        other = copy(self)
+        other._arena = self._arena.at(moved, data)
+        return other
+
     def look(self, task: Task) -> Seen:
         """The operands as they are when a task starts; constants, which stay, left out."""
         names = {n for n in task.inputs if n and n not in self._exe.constants}
@@ -71,11 +80,12 @@ class FunctionalExecutor:
 
     def _restore(self, name: str, value: np.ndarray, task: Task) -> None:
         """Put an operand's bytes back, but for those that the task wrote."""
-        at = self._exe.buffers[name].address
+        raw = self._arena.raw(name)
         mask = np.ones(value.size, bool)
-        for out in (self._exe.buffers[o] for o in task.outputs if o):
-            mask[max(0, out.address - at) : max(0, out.address + out.nbytes - at)] = False
-        self._arena.raw(name)[mask] = value[mask]
+        for out in (self._arena.raw(o) for o in task.outputs if o):
+            offset = out.ctypes.data - raw.ctypes.data
+            mask[max(0, offset) : max(0, offset + out.size)] = False
+        raw[mask] = value[mask]
 
     def _compute(self, task: Task) -> None:
         if self._tile_level and task.call is not None:
@@ -137,8 +147,10 @@ class FunctionalExecutor:
             (s, None if s.operand is None else arena.storage(task.inputs[s.operand]))
             for s in node.epilogue
         ]
-        window = Window.of(x.shape[2:], w.shape[2:], attributes(node))
-        return conv_blocked(arena.storage(x.name), weights, bias, window, steps)
+        attrs = attributes(node)
+        window = conv_window(x.shape[2:], w.shape[2:], attrs)
+        image = spread_image(arena.storage(x.name), attrs["spread"])
+        return conv_blocked(image, weights, bias, window, steps)
 
 
 def _blocked(ins: list[Buffer | None]) -> bool:

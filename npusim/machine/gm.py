@@ -44,12 +44,22 @@ def hot(plan: Plan) -> GmState:
     return GmState(tuple((i, 0.0) for i in sorted(plan.traffic)))
 
 
-def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int, int]]) -> GmState:
-    """The state that a launch finds in L2, and what it leaves there.
+@dataclass(frozen=True)
+class Footprint:
+    """What a launch touches in device memory, the same at every launch.
 
-    A line that a write brings in, or makes dirty where a read brought it in, costs the write-back
-    of one that leaves: in the long run as many dirty lines leave as come. Workspace, which is in no
-    range, stays in L2.
+    Attributes:
+        ranges: (start, end) of each distinct address, the largest operand there.
+        operands: operand → (bytes of its own, bytes that it moves again and L2 cannot have kept,
+            bytes that it moves in all, position in `ranges`, it is written).
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    operands: tuple[tuple[int, tuple[int, int, int, int, bool]], ...]
+
+
+def footprint(plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int, int]]) -> Footprint:
+    """The footprint of a launch. Workspace, which is in no range, stays in L2.
 
     Args:
         n_inputs: operands below this index are read, the others written.
@@ -59,18 +69,28 @@ def visit(l2: L2Cache, plan: Plan, n_inputs: int, ranges: Mapping[int, tuple[int
     first: dict[int, int] = {}  # address → the operand that covers it
     for i in sorted(sizes, key=lambda i: -sizes[i]):
         first.setdefault(ranges[i][0], i)
-    each = list(first.values())
-    touched = l2.touch([(ranges[i][0], ranges[i][0] + sizes[i]) for i in each])
-    missing = dict(zip(each, touched.missing, strict=True))
+    place = {address: n for n, address in enumerate(first)}
+    operands = []
+    for i, size in sizes.items():
+        traffic = plan.traffic[i]
+        again = max(0, traffic.unique - ranges[i][1])
+        operands.append((i, (size, again, traffic.total, place[ranges[i][0]], i >= n_inputs)))
+    spans = tuple((ranges[i][0], ranges[i][0] + sizes[i]) for i in first.values())
+    return Footprint(spans, tuple(operands))
+
+
+def visit(l2: L2Cache, footprint: Footprint) -> GmState:
+    """The state that a launch finds in L2, and what it leaves there.
+
+    A line that a write brings in, or makes dirty where a read brought it in, costs the write-back
+    of one that leaves: in the long run as many dirty lines leave as come.
+    """
+    touched = l2.touch(footprint.ranges)
     came = sum(touched.missing)
     leaving = touched.evicted / came if came else 0.0
     shares = []
-    for i, size in sizes.items():
-        moved = missing[first[ranges[i][0]]] * (1.0 if i < n_inputs else leaving)
+    for i, (size, again, total, place, written) in footprint.operands:
+        moved = touched.missing[place] * (leaving if written else 1.0)
         part = round(moved / size * _STEPS) / _STEPS if size else 0.0
-        traffic = plan.traffic[i]
-        # A kernel counts as distinct what it moves again and L2 cannot have kept.
-        again = max(0, traffic.unique - ranges[i][1])
-        total = traffic.total
         shares.append((i, (part * size + again) / total if total else 0.0))
     return GmState(tuple(shares))

@@ -102,9 +102,12 @@ class HostProcess:
         """
         for step in steps:
             entries = list(self._loaded.entries(self._device.env, step))
+            if step > steps.start:
+                entries = [*self._loaded.join(self._device.env), *entries]
             for number in self._numbers:
                 yield self._device.stream(number).room(max(1, len(entries)))
             for number, entry in entries:
                 self._device.submit(number, entry)
         for number in self._numbers:
             yield self._device.stream(number).drained()
+            self._device.synchronised(number)

@@ -69,7 +69,10 @@ class HostThread:
 
     def synchronize(self, numbers: Iterable[int], name: str) -> Calls:
         """Wait until streams are over."""
-        yield from self.wait((self.device.stream(n).drained() for n in numbers), name)
+        waited = list(numbers)
+        yield from self.wait((self.device.stream(n).drained() for n in waited), name)
+        for number in waited:
+            self.device.synchronised(number)
 
     def wait(self, events: Iterable[simpy.Event], name: str) -> Calls:
         """Wait for events of the device, and notice them at the cost of `host.sync`."""

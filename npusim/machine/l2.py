@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from math import exp, log1p
 
 _GONE = 1e-3  #: a range of which less than this part is left counts as gone
-_FLOOD = 50.0  #: caches of bytes after which nothing is left; exp() would overflow far above
 
 
 @dataclass(slots=True)
@@ -103,17 +102,17 @@ class L2Cache:
         """Bytes brought in by a pass over `total` bytes of which `there` were resident."""
         part, passes = there / total, total / self.size
         # log(p + (1 - p)·e^x) = x + log(1 - p + p·e^-x)
-        return total + self.size * log1p(part * (exp(-min(passes, _FLOOD)) - 1))
+        return total + self.size * log1p(part * (exp(-passes) - 1))
 
     def _share(self, r: _Range) -> float:
         """The part of a range that is resident now."""
-        share = r.share * exp(-min((self._left - r.age) / self.size, _FLOOD))
+        share = r.share * exp((r.age - self._left) / self.size)
         return share if share > _GONE else 0.0
 
     def _evict(self, nbytes: float) -> None:
         """Bytes leave; ranges of which hardly anything is left are taken out now and then."""
         self._left += nbytes
-        self._held *= exp(-min(nbytes / self.size, _FLOOD))
+        self._held *= exp(-nbytes / self.size)
         if self._left - self._swept > self.size:
             self._swept = self._left
             self._ranges = [r for r in self._ranges if self._share(r)]

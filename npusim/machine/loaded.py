@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import simpy
 
 from npusim.machine.entries import Entry, Range, RecordEntry, TaskEntry, WaitEntry
 from npusim.machine.functional import FunctionalExecutor
+from npusim.machine.gm import Footprint
 from npusim.program.executable import Executable, Task
+
+
+class MemoryChecks(Protocol):
+    """What knows the device's memory, page by page."""
+
+    def check(self, who: str, reads: Sequence[Range], writes: Sequence[Range]) -> None:
+        """Whether `who` may touch these ranges.
+
+        Raises:
+            DeviceFaultError: some of it is not allocated.
+        """
+
+    def page_bytes(self, address: int) -> int:
+        """Size of the page at an address."""
 
 
 @dataclass(eq=False)
@@ -21,13 +37,27 @@ class LoadedExecutable:
         base: device address of the plan's start.
         moved: buffers that are elsewhere, by name (a model's inputs and outputs in memory of the
             caller's): their device addresses.
+        memory: looks after the ranges that tasks touch; None for a plan that has the device to
+            itself, in huge pages.
+        footprints: of launches, by task; made as they are needed.
     """
 
     exe: Executable
     executor: FunctionalExecutor | None = None
     base: int = 0
     moved: Mapping[str, int] = field(default_factory=dict)
+    memory: MemoryChecks | None = None
+    footprints: dict[str, Footprint] = field(default_factory=dict, init=False, repr=False)
     _ranges: dict[str, Range] = field(default_factory=dict, init=False, repr=False)
+
+    def check(self, task: Task) -> None:
+        """Whether the task may touch its operands now.
+
+        Raises:
+            DeviceFaultError: it may not.
+        """
+        if self.memory is not None:
+            self.memory.check(task.name, self.reads(task), self.writes(task))
 
     def range(self, name: str) -> Range:
         """Device address and bytes of a buffer."""
@@ -59,6 +89,23 @@ class LoadedExecutable:
             if task.records is not None:
                 mark = marks.setdefault(task.records, env.event())
                 yield task.stream, RecordEntry(f"event {task.records}", mark)
+
+    def join(self, env: simpy.Environment) -> Iterator[tuple[int, Entry]]:
+        """(stream, entry) that keep the next execution behind this one, on all its streams.
+
+        Both use the same memory: without this, a stream that is through early would overwrite
+        what another still reads.
+        """
+        first, *others = sorted({task.stream for task in self.exe.tasks})
+        for number in others:
+            mark = env.event()
+            yield number, RecordEntry(f"end of stream {number}", mark)
+            yield first, WaitEntry(f"end of stream {number}", mark)
+        if others:
+            go = env.event()
+            yield first, RecordEntry("end of step", go)
+            for number in others:
+                yield number, WaitEntry("end of step", go)
 
     def reads(self, task: Task) -> list[Range]:
         """Device ranges that a task reads."""

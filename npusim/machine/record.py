@@ -17,6 +17,7 @@ from npusim.timeline import OpRecord, PipeTime, Span
 
 #: A transfer pipe that is busy because L2 or HBM is nearly full is bound by that memory.
 SATURATED = 0.8
+WALKS = "page walks"  #: stalled for: pages beyond what the TLB holds
 OTHERS = "other kernels"  #: stalled for: kernels of other streams that use L2 and HBM
 
 
@@ -145,8 +146,8 @@ def _spans(result: LaunchResult, start: int) -> tuple[Span, ...]:
     return tuple(Span(PIPE_NAMES[p], op, start + a, start + b) for p, op, a, b in spans)
 
 
-def stretched(result: LaunchResult, cycles: int) -> LaunchResult:
-    """A launch that took `cycles`, longer than alone, since others used L2 and HBM beside it.
+def stretched(result: LaunchResult, cycles: int, reason: str = OTHERS) -> LaunchResult:
+    """A launch that took `cycles`, longer than alone: others used L2 and HBM beside it, or so.
 
     Every pipe stands still for the difference; spans keep their places in the whole.
     """
@@ -157,7 +158,7 @@ def stretched(result: LaunchResult, cycles: int) -> LaunchResult:
     cores = replace(
         slow,
         cycles=cycles,
-        stall=[{**s, OTHERS: s.get(OTHERS, 0) + cycles - slow.cycles} for s in slow.stall],
+        stall=[{**s, reason: s.get(reason, 0) + cycles - slow.cycles} for s in slow.stall],
         scalar_stall=slow.scalar_stall,
         spans=[(p, op, a * cycles // alone, b * cycles // alone) for p, op, a, b in slow.spans],
     )

@@ -9,6 +9,7 @@ from typing import Literal
 
 from npusim.chip.spec import ChipSpec
 from npusim.machine.device import Device
+from npusim.machine.entries import Observer
 from npusim.machine.functional import FunctionalExecutor
 from npusim.machine.host import HostPlan, HostProcess
 from npusim.machine.loaded import LoadedExecutable
@@ -46,6 +47,7 @@ def run_executable(
     watch: Watch | None = None,
     host: HostPlan | None = None,
     keep: Keep = "full",
+    observer: Observer | None = None,
 ) -> DeviceRun:
     """Run an executable to its end.
 
@@ -56,6 +58,7 @@ def run_executable(
         watch: called with every kernel launch and what it finds in memory.
         host: how often the model runs, and what the host does for it (default: once, nothing).
         keep: every op, or sums only.
+        observer: told of entries as they are queued and begun.
 
     Raises:
         DeadlockError: a wait for an event that nobody records, a kernel that does not end.
@@ -66,7 +69,7 @@ def run_executable(
     recorder = KeepAll() if keep == "full" else KeepTotals()
     total = len(exe.tasks) * plan.steps
     tell = None if progress is None else (lambda done: progress(done, total))
-    device = Device(chip, recorder, detail, trace, tell, watch)
+    device = Device(chip, recorder, detail, trace, tell, watch, observer)
     process = HostProcess(device, LoadedExecutable(exe, executor), plan, keep == "full")
     try:
         device.run(exe.name)

@@ -55,7 +55,10 @@ class CorePools:
     def _grant(self) -> None:
         wanted: set[str] = set()  # kinds that somebody before waits for
         waiting = []
-        for waiter in self._queue:
+        for i, waiter in enumerate(self._queue):
+            if len(wanted) == len(self._free):  # nobody behind can overtake
+                waiting += self._queue[i:]
+                break
             _, _, cores, granted = waiter
             fits = all(self._free[kind] >= n for kind, n in cores.items())
             if fits and not wanted & cores.keys():

@@ -9,7 +9,7 @@ from typing import Any
 
 import simpy
 
-from npusim.machine.entries import DeviceFaultError, Entry, RecordEntry, WaitEntry
+from npusim.machine.entries import DeviceFaultError, Entry, Observer, RecordEntry, WaitEntry
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -52,12 +52,13 @@ class Stream:
         priority: int,
         costs: tuple[int, int],
         worker: Worker,
+        observer: Observer | None = None,
     ) -> None:
         self.number, self.priority = number, priority
         self.waits = Waits()
         self.doing: Entry | None = None
         self.fault: DeviceFaultError | None = None
-        self._env, self._worker = env, worker
+        self._env, self._worker, self._observer = env, worker, observer
         self._gap, self._event_cost = costs
         self._entries: deque[Entry] = deque()
         self._arrival: simpy.Event | None = None
@@ -114,6 +115,7 @@ class Stream:
             if isinstance(entry, RecordEntry):
                 if self.fault is None:
                     yield env.timeout(self._event_cost)
+                    self._tell(entry)
                 entry.mark.succeed()
             elif self.fault is None:
                 if env.now < self._gap_end:
@@ -134,17 +136,23 @@ class Stream:
         since = int(self._env.now)
         if not entry.mark.processed:
             yield entry.mark
+        self._tell(entry)
         yield self._env.timeout(self._event_cost)
         self.waits.waited += int(self._env.now) - since
         if entry.maker:
             self.waits.after += (entry.maker,)
 
     def _work(self, entry: Entry) -> Process:
+        self._tell(entry)
         try:
             yield from self._worker(entry, self)
         except DeviceFaultError as fault:
             self.fault = fault
         self._gap_end = int(self._env.now) + self._gap
+
+    def _tell(self, entry: Entry) -> None:
+        if self._observer is not None:
+            self._observer.started(entry, self.number)
 
     def _tell_room(self) -> None:
         waiting, self._room = self._room, []

@@ -17,12 +17,20 @@ import simpy
 from npusim.chip.spec import ChipSpec
 from npusim.machine.core import SharedMemory
 from npusim.machine.entries import TaskEntry
-from npusim.machine.gm import GmState, visit
+from npusim.machine.gm import GmState, footprint, visit
 from npusim.machine.launch import LaunchResult, launch_result, start_blocks, time_launch
-from npusim.machine.record import LaunchAccount, UnitWork, make_record, stretched, unit_record
+from npusim.machine.record import (
+    WALKS,
+    LaunchAccount,
+    UnitWork,
+    make_record,
+    stretched,
+    unit_record,
+)
 from npusim.machine.record import account as make_account
 from npusim.machine.sharing import Shared
 from npusim.machine.stream import Stream
+from npusim.machine.tlb import page_walks
 from npusim.program.cores import Cores, cores_held
 from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.kernel import get_kernel
@@ -77,17 +85,20 @@ class TaskRunner:
         before = 0 if launch is None else self._launch
         asked = int(self._env.now)
         yield self._env.timeout(before)  # needs no cores yet
+        home.check(task)
         yield self._shared.cores.take(cores, stream.priority)
         start = int(self._env.now) - before
         waits.queued += start - asked
-        seen = home.executor.look(task) if home.executor and self._shared.several else None
+        executor = home.executor if entry.step == 0 else None  # later steps compute the same
+        seen = executor.look(task) if executor and self._shared.several else None
         if launch is None:
             record = yield from self._ai_cpu(entry, stream, start)
         else:
             record = yield from self._ai_core(entry, stream, launch, start)
         self._shared.cores.give(cores)
-        if home.executor is not None:
-            home.executor.execute(task, seen)
+        home.check(task)  # memory may have been freed meanwhile
+        if executor is not None:
+            executor.execute(task, seen)
         return record
 
     def _known(self, call: KernelCall) -> _Launch:
@@ -124,15 +135,20 @@ class TaskRunner:
             moved = result.l2_bytes, result.hbm_bytes
             cores = max(launch.cores.values())
             yield self._shared.kernels.run(result.cycles, cores, *moved, written)
+        walks = page_walks(self._chip, entry.home, task)
+        if walks:
+            yield self._env.timeout(walks)
         end = int(self._env.now)
-        took = result.cycles == end - start - overhead
-        known = (launch.key, gm, overhead, task.macs, task.flops) if took and not keep else None
-        account = self._accounts.get(known) if known is not None else None
-        result = stretched(result, end - start - overhead)
+        body = end - start - overhead
+        key = None
+        if replayed and result.cycles == body:  # as it was alone: as often before
+            key = (launch.key, gm, overhead, task.macs, task.flops)
+        account = self._accounts.get(key) if key is not None else None
+        result = stretched(stretched(result, body - walks), body, WALKS)
         if account is None:
             account = make_account(task, self._chip, result, end - start, overhead)
-        if known is not None:
-            self._accounts[known] = account
+            if key is not None:
+                self._accounts[key] = account
         when = (start, overhead, end)
         return make_record(entry, self._chip, result, account, when, stream.waits, replayed)
 
@@ -168,11 +184,15 @@ class TaskRunner:
 
     def _memory_state(self, entry: TaskEntry, call: KernelCall) -> GmState:
         """HBM share of every operand, by what is in L2 at its address."""
-        task = entry.task
-        names = (*task.inputs, *task.outputs)
-        own = [i for i in call.plan.traffic if i < len(names)]  # not workspace
-        ranges = {i: entry.home.range(names[i]) for i in own}
-        return visit(self._shared.l2, call.plan, len(task.inputs), ranges)
+        task, home = entry.task, entry.home
+        found = home.footprints.get(task.name)
+        if found is None:
+            names = (*task.inputs, *task.outputs)
+            own = [i for i in call.plan.traffic if i < len(names)]  # not workspace
+            ranges = {i: home.range(names[i]) for i in own}
+            found = footprint(call.plan, len(task.inputs), ranges)
+            home.footprints[task.name] = found
+        return visit(self._shared.l2, found)
 
     # -- AI CPU ------------------------------------------------------------------------------
 

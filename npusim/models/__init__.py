@@ -1,6 +1,19 @@
 """Built-in models: importing this package registers them all."""
 
-from npusim.models import bert, resnet, single
+from npusim.models import (
+    bert,
+    deepfm,
+    gpt2,
+    inception,
+    llama,
+    mobilenet,
+    resnet,
+    single,
+    unet,
+    vgg,
+    vit,
+    yolo,
+)
 from npusim.models.builder import GraphBuilder
 from npusim.models.inputs import count_parameters, random_inputs
 from npusim.models.registry import Model, build_model, get_model, list_models, model
@@ -11,10 +24,19 @@ __all__ = [
     "bert",
     "build_model",
     "count_parameters",
+    "deepfm",
     "get_model",
+    "gpt2",
+    "inception",
     "list_models",
+    "llama",
+    "mobilenet",
     "model",
     "random_inputs",
     "resnet",
     "single",
+    "unet",
+    "vgg",
+    "vit",
+    "yolo",
 ]

@@ -11,12 +11,15 @@ from math import sqrt
 from npusim.errors import ModelError
 from npusim.ir import DType
 from npusim.models.builder import GraphBuilder
+from npusim.models.layers import (
+    BRANCH_GAIN,
+    QUERY_GAIN,
+    attend,
+    layer_norm,
+    linear,
+    split_heads,
+)
 from npusim.models.registry import model
-
-#: Gains over 1/sqrt(fan in). Sharp attention and quiet branches keep the tokens of a deep random
-#: encoder apart: without them all tokens leave BERT-Large nearly equal.
-QUERY_GAIN = 2.0
-BRANCH_GAIN = 0.3
 
 TOKENS = ("batch", "seq")
 INPUTS = {"input_ids": TOKENS, "attention_mask": TOKENS, "token_type_ids": TOKENS}
@@ -101,56 +104,34 @@ def _embeddings(g: GraphBuilder, config: BertConfig, seq: int) -> str:
         rows.append(g.node("Gather", name, table, ids, axis=0))
     x = g.node("Add", "embeddings.add_types", rows[0], rows[1])
     x = g.node("Add", "embeddings.add_positions", x, rows[2])
-    return _norm(g, config, x, "embeddings.LayerNorm")
+    return layer_norm(g, x, "embeddings.LayerNorm", config.epsilon)
 
 
 def _layer(g: GraphBuilder, config: BertConfig, x: str, mask: str, name: str, out: str) -> str:
     """Attention and feed-forward, each with its residual and LayerNormalization."""
     y = _attention(g, x, mask, f"{name}.attention.self")
-    y = _linear(g, y, f"{name}.attention.output.dense", config.hidden, BRANCH_GAIN)
+    y = linear(g, y, f"{name}.attention.output.dense", config.hidden, BRANCH_GAIN)
     y = g.node("Add", f"{name}.attention.output.add", y, x)
-    x = _norm(g, config, y, f"{name}.attention.output.LayerNorm")
-    y = _linear(g, x, f"{name}.intermediate.dense", 4 * config.hidden)
+    x = layer_norm(g, y, f"{name}.attention.output.LayerNorm", config.epsilon)
+    y = linear(g, x, f"{name}.intermediate.dense", 4 * config.hidden)
     y = g.node("Gelu", f"{name}.intermediate.gelu", y, approximate="none")
-    y = _linear(g, y, f"{name}.output.dense", config.hidden, BRANCH_GAIN)
+    y = linear(g, y, f"{name}.output.dense", config.hidden, BRANCH_GAIN)
     y = g.node("Add", f"{name}.output.add", y, x)
-    return _norm(g, config, y, f"{name}.output.LayerNorm", out)
+    return layer_norm(g, y, f"{name}.output.LayerNorm", config.epsilon, out)
 
 
 def _attention(g: GraphBuilder, x: str, mask: str, name: str) -> str:
-    """softmax(Q·Kᵀ / √d + mask)·V, heads side by side in the result."""
+    """Attention over x, heads side by side in the result."""
     q = _heads(g, x, f"{name}.query", [0, 2, 1, 3], QUERY_GAIN)
     k = _heads(g, x, f"{name}.key", [0, 2, 3, 1])
     v = _heads(g, x, f"{name}.value", [0, 2, 1, 3])
-    scores = g.node("MatMul", f"{name}.scores", q, k)
-    scores = g.node("Mul", f"{name}.scale", scores, "attention.scale")
-    scores = g.node("Add", f"{name}.mask", scores, mask)
-    weights = g.node("Softmax", f"{name}.softmax", scores, axis=-1)
-    y = g.node("MatMul", f"{name}.context", weights, v)
-    y = g.node("Transpose", f"{name}.context.transpose", y, perm=[0, 2, 1, 3])
-    return g.node("Reshape", f"{name}.context.reshape", y, "merged.shape")
+    return attend(g, q, k, v, name, "attention.scale", mask, "merged.shape")
 
 
 def _heads(g: GraphBuilder, x: str, name: str, perm: list[int], gain: float = 1.0) -> str:
     """A projection of x, split into heads, its axes permuted."""
-    y = _linear(g, x, name, g.shape(x)[-1], gain)
-    y = g.node("Reshape", f"{name}.reshape", y, "heads.shape")
-    return g.node("Transpose", f"{name}.transpose", y, perm=perm)
-
-
-def _linear(g: GraphBuilder, x: str, name: str, width: int, gain: float = 1.0) -> str:
-    """x·W + b, W stored as (in, out), as exporters leave it."""
-    fan_in = g.shape(x)[-1]
-    w = g.weight(f"{name}.weight", (fan_in, width), std=gain / sqrt(fan_in))
-    y = g.node("MatMul", f"{name}.matmul", x, w)
-    return g.node("Add", f"{name}.add", y, g.weight(f"{name}.bias", (width,), std=0.02))
-
-
-def _norm(g: GraphBuilder, config: BertConfig, x: str, name: str, out: str = "") -> str:
-    gamma = g.weight(f"{name}.weight", (config.hidden,), std=0.1, mean=1.0)
-    beta = g.weight(f"{name}.bias", (config.hidden,), std=0.02)
-    epsilon = config.epsilon
-    return g.node("LayerNormalization", name, x, gamma, beta, out=out, axis=-1, epsilon=epsilon)
+    y = linear(g, x, name, g.shape(x)[-1], gain)
+    return split_heads(g, y, name, "heads.shape", perm)
 
 
 def _pooler(g: GraphBuilder, config: BertConfig, x: str) -> str:

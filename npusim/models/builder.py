@@ -71,12 +71,14 @@ class GraphBuilder:
 
     def node(self, op_type: str, name: str, *inputs: str, out: str = "", **attrs: Any) -> str:
         """Add a node of one output, called `out` or else as the node; returns that name."""
-        node = Node(name, op_type, inputs, (out or name,), attrs)
-        types = [self._graph.tensors[i].type if i else None for i in inputs]
-        (type,) = infer_node(node, types, [self._known.get(i) for i in inputs])
-        self._declare(node.outputs[0], type)
-        self._graph.nodes.append(node)
-        return node.outputs[0]
+        (result,) = self._place(Node(name, op_type, inputs, (out or name,), attrs))
+        return result
+
+    def split(self, name: str, x: str, parts: Sequence[int], axis: int) -> tuple[str, ...]:
+        """Add a Split into parts of these sizes, called `name.0`, `name.1`, …"""
+        outputs = tuple(f"{name}.{i}" for i in range(len(parts)))
+        inputs = (x, self.ints(f"{name}.sizes", parts))
+        return self._place(Node(name, "Split", inputs, outputs, {"axis": axis}))
 
     def output(self, *names: str) -> None:
         """Make tensors graph outputs."""
@@ -85,6 +87,14 @@ class GraphBuilder:
     def finish(self) -> Graph:
         """The verified graph."""
         return verify(self._graph)
+
+    def _place(self, node: Node) -> tuple[str, ...]:
+        types = [self._graph.tensors[i].type if i else None for i in node.inputs]
+        results = infer_node(node, types, [self._known.get(i) for i in node.inputs])
+        for name, type in zip(node.outputs, results, strict=True):
+            self._declare(name, type)
+        self._graph.nodes.append(node)
+        return node.outputs
 
     def _constant(self, name: str, constant: Constant) -> str:
         self._declare(name, constant.type)

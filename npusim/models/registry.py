@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,7 +22,8 @@ class Model:
     Attributes:
         name: what users call it.
         description: one line.
-        inputs: the dims of each graph input, by input name.
+        inputs: the dims of each graph input, by input name; "{layer}" in a name stands for the
+            number of each layer.
         options: the builder's options with their defaults, `batch` not among them.
         batched: False for the single operators, whose sizes are options.
     """
@@ -73,12 +75,13 @@ class Model:
 
     def _match(self, name: str, shape: tuple[int, ...]) -> list[tuple[str, int]]:
         """What giving input (or size) `name` this shape says about the model's sizes."""
-        if name not in self.inputs:
+        declared = re.sub(r"\d+", "{layer}", name)
+        if declared not in self.inputs and name not in self.inputs:
             size = self._size_name(name, *self.inputs)
             if len(shape) != 1:
                 raise self._misfit(name, shape, f"one number: {size}", f"write {size}=N")
             return [(size, shape[0])]
-        dims = self.inputs[name]
+        dims = self.inputs[name if name in self.inputs else declared]
         if len(shape) != len(dims):
             fix = f"write {name}={_text(dims)}, with numbers"
             raise self._misfit(name, shape, f"rank {len(dims)}: {self._signature()}", fix)

@@ -6,13 +6,18 @@ v1.5: the stride of a bottleneck sits in its 3x3 convolution. Names are torchvis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod, sqrt
 
-from npusim.errors import ModelError
 from npusim.models.builder import GraphBuilder
+from npusim.models.layers import (
+    IMAGE,
+    RESIDUAL_GAMMA,
+    batch_norm,
+    classify,
+    conv,
+    image_input,
+)
 from npusim.models.registry import model
 
-IMAGE = {"input": ("batch", 3, "height", "width")}
 Block = Callable[[GraphBuilder, str, str, int, int], str]
 
 
@@ -24,6 +29,14 @@ def resnet18(
     _resnet(g, (batch, 3, height, width), classes, (2, 2, 2, 2), basic_block)
 
 
+@model("resnet34", "ResNet-34 image classifier (21.8 M parameters)", IMAGE)
+def resnet34(
+    g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
+) -> None:
+    """Stages of 3, 4, 6 and 3 basic blocks."""
+    _resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), basic_block)
+
+
 @model("resnet50", "ResNet-50 v1.5 image classifier (25.6 M parameters)", IMAGE)
 def resnet50(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
@@ -32,27 +45,33 @@ def resnet50(
     _resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), bottleneck)
 
 
+@model("resnet101", "ResNet-101 v1.5 image classifier (44.5 M parameters)", IMAGE)
+def resnet101(
+    g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
+) -> None:
+    """Stages of 3, 4, 23 and 3 bottlenecks."""
+    _resnet(g, (batch, 3, height, width), classes, (3, 4, 23, 3), bottleneck)
+
+
+@model("resnet152", "ResNet-152 v1.5 image classifier (60.2 M parameters)", IMAGE)
+def resnet152(
+    g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
+) -> None:
+    """Stages of 3, 8, 36 and 3 bottlenecks."""
+    _resnet(g, (batch, 3, height, width), classes, (3, 8, 36, 3), bottleneck)
+
+
 def _resnet(
     g: GraphBuilder, image: Sequence[int], classes: int, depths: Sequence[int], block: Block
 ) -> None:
-    if min(image[2:]) < 32:
-        raise ModelError(
-            f"image size {image[2]}x{image[3]} of a ResNet",
-            "32 and more: five stages halve it",
-            "use a larger image",
-        )
-    x = g.input("input", image)
+    x = image_input(g, "a ResNet", 32, image)
     x = g.node("Relu", "relu", conv_bn(g, x, "conv1", "bn1", 64, kernel=7, stride=2))
     x = g.node("MaxPool", "maxpool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     for stage, depth in enumerate(depths):
         for i in range(depth):
             stride = 2 if stage and not i else 1
             x = block(g, x, f"layer{stage + 1}.{i}", 64 << stage, stride)
-    x = g.node("Flatten", "flatten", g.node("GlobalAveragePool", "avgpool", x), axis=1)
-    features = g.shape(x)[1]
-    w = g.weight("fc.weight", (classes, features), std=1 / sqrt(features))
-    b = g.weight("fc.bias", (classes,), std=0.1)
-    g.output(g.node("Gemm", "fc", x, w, b, out="output", transB=1))
+    classify(g, x, "fc", classes)
 
 
 def basic_block(g: GraphBuilder, x: str, name: str, width: int, stride: int) -> str:
@@ -73,10 +92,6 @@ def bottleneck(g: GraphBuilder, x: str, name: str, width: int, stride: int) -> s
     return _join(g, x, y, name, stride)
 
 
-#: Mean scale of the last BatchNormalization of a branch: the stream grows little with depth.
-RESIDUAL_GAMMA = 0.3
-
-
 def _join(g: GraphBuilder, x: str, branch: str, name: str, stride: int) -> str:
     """relu(branch + shortcut), where the shortcut is projected if the shape changes."""
     if g.shape(x) != g.shape(branch):
@@ -88,7 +103,7 @@ def _join(g: GraphBuilder, x: str, branch: str, name: str, stride: int) -> str:
 def conv_bn(
     g: GraphBuilder,
     x: str,
-    conv: str,
+    name: str,
     bn: str,
     channels: int,
     *,
@@ -96,22 +111,5 @@ def conv_bn(
     stride: int = 1,
     gamma: float = 1.0,
 ) -> str:
-    """A convolution without bias (He's initialisation) and its BatchNormalization."""
-    shape = (channels, g.shape(x)[1], kernel, kernel)
-    w = g.weight(f"{conv}.weight", shape, std=sqrt(2 / prod(shape[1:])))
-    y = g.node(
-        "Conv",
-        conv,
-        x,
-        w,
-        kernel_shape=[kernel, kernel],
-        strides=[stride, stride],
-        pads=[kernel // 2] * 4,
-    )
-    parameters = (
-        g.weight(f"{bn}.weight", (channels,), std=0.1 * gamma, mean=gamma),
-        g.weight(f"{bn}.bias", (channels,), std=0.1),
-        g.weight(f"{bn}.running_mean", (channels,), std=0.1),
-        g.weight(f"{bn}.running_var", (channels,), std=0.1, mean=1.0),
-    )
-    return g.node("BatchNormalization", bn, y, *parameters, epsilon=1e-5)
+    """A convolution without bias and its BatchNormalization."""
+    return batch_norm(g, conv(g, x, name, channels, kernel, stride=stride), bn, gamma)

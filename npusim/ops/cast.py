@@ -6,11 +6,17 @@ import numpy as np
 
 from npusim.ir import DType, TensorType
 from npusim.ir import convert as convert_float
+from npusim.ir.narrow import narrowed
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, operator, schema
 
 
-def convert(x: np.ndarray, to: DType) -> np.ndarray:
-    """`x` in another element type; floats truncate to integers, which wrap; fp16 saturates."""
+def convert(x: np.ndarray, to: DType, saturate: bool = True, mode: str = "up") -> np.ndarray:
+    """`x` in another element type; floats truncate to integers, which wrap; fp16 saturates.
+
+    `saturate` and the rounding mode are of narrow types (`npusim.ir.narrow.narrowed`).
+    """
+    if to.is_narrow:
+        return narrowed(x, to.np, saturate, mode)
     if x.dtype.kind == "f" and to.np.kind in "iu" and to.size < 8:
         return x.astype(np.int64).astype(to.np)
     return convert_float(x, to)
@@ -30,7 +36,8 @@ class Cast(Operator):
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         # Not out[0]: in a fused chain that is the type at the chain's end.
-        return [convert(x[0], DType.of(attrs["to"]))]
+        to = DType.of(attrs["to"])
+        return [convert(x[0], to, bool(attrs["saturate"]), attrs["round_mode"])]
 
 
 @operator("CastLike")
@@ -45,4 +52,4 @@ class CastLike(Operator):
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
-        return [convert(x[0], out[0].dtype)]
+        return [convert(x[0], out[0].dtype, bool(attrs["saturate"]), attrs["round_mode"])]

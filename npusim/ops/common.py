@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.errors import GraphError, UnsupportedError
+from npusim.errors import GraphError, NeedsValuesError, UnsupportedError
 from npusim.ir import DType, TensorType
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator
 
@@ -51,14 +51,14 @@ def static(x: Inputs, i: int, role: str) -> np.ndarray:
     """Value of operand `i`, which the output shape depends on.
 
     Raises:
-        UnsupportedError: the value is not known before the run.
+        NeedsValuesError: the value is not known before the run.
     """
     value = x.value(i)
     if value is None:
-        raise UnsupportedError(
+        raise NeedsValuesError(
             f"operand {i} ({role}) is computed at run time, and the output shape depends on it",
-            "constants, and values that follow from static shapes",
-            "bind every symbolic dimension, or make the operand an initializer",
+            "constants, and what follows from shapes or from values given for the inputs",
+            "load the model with values of its inputs, or make the operand an initializer",
         )
     return value
 

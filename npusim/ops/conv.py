@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -13,9 +14,24 @@ from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, op
 from npusim.ops.window import WINDOW_ATTRS, Window
 
 
-def conv_window(x: TensorType, w: TensorType, attrs: Attrs) -> Window:
-    """The window of a convolution of `x` [N, C, *size] with weights `w` [Co, C/group, *kernel]."""
-    return Window.of(x.shape[2:], w.shape[2:], attrs)
+def conv_window(size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs) -> Window:
+    """The window of a Conv on an input of spatial extent `size`, after it is spread."""
+    spread = attrs["spread"] or (1,) * len(size)
+    return Window.of(
+        tuple((n - 1) * s + 1 for n, s in zip(size, spread, strict=True)), kernel, attrs
+    )
+
+
+def spread_image(x: np.ndarray, spread: Sequence[int] | None) -> np.ndarray:
+    """`x` [N, C, *size, …] with spread-1 zeros between neighbours of each spatial dimension."""
+    if not spread or set(spread) == {1}:
+        return x
+    last = 2 + len(spread)
+    extents = [(n - 1) * s + 1 for n, s in zip(x.shape[2:last], spread, strict=True)]
+    y = np.zeros((*x.shape[:2], *extents, *x.shape[last:]), x.dtype)
+    at: tuple[Any, ...] = (slice(None), slice(None), *(slice(None, None, s) for s in spread))
+    y[at] = x
+    return y
 
 
 def _check_kernel(x: TensorType, w: TensorType, attrs: Attrs) -> None:
@@ -46,9 +62,13 @@ def _add_bias(y: np.ndarray, x: Arrays) -> np.ndarray:
 
 @operator("Conv")
 class Conv(Operator):
-    """Convolution of any spatial rank, with groups, strides, dilations and padding."""
+    """Convolution of any spatial rank, with groups, strides, dilations and padding.
 
-    attrs = schema(**WINDOW_ATTRS, group=1)
+    `spread` is npusim's own: the input counts with spread-1 zeros between its pixels. That is what
+    a ConvTranspose becomes.
+    """
+
+    attrs = schema(**WINDOW_ATTRS, group=1, spread=None)
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
@@ -60,13 +80,14 @@ class Conv(Operator):
             "channels = group × weights' second dimension; group divides the output channels",
         )
         _check_bias(x, w.shape[0])
-        return [TensorType((t.shape[0], w.shape[0], *conv_window(t, w, attrs).out), t.dtype)]
+        window = conv_window(t.shape[2:], w.shape[2:], attrs)
+        return [TensorType((t.shape[0], w.shape[0], *window.out), t.dtype)]
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         data, w, group = x[0], x[1], attrs["group"]
-        window = Window.of(data.shape[2:], w.shape[2:], attrs)
-        padded = window.padded(data)
+        window = conv_window(data.shape[2:], w.shape[2:], attrs)
+        padded = window.padded(spread_image(data, attrs["spread"]))
         if window.pointwise:
             y = _pointwise(window.view(padded, (0,) * len(window.kernel)), w, group)
         elif w.shape[1] == 1 and group > 1:
@@ -77,6 +98,8 @@ class Conv(Operator):
 
     @staticmethod
     def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        if attrs["spread"]:  # products with the zeros between do not count
+            return Work(macs=x[0].size * x[1].shape[0] * prod(x[1].shape[2:]))
         return Work(macs=out[0].size * prod(x[1].shape[1:]))
 
 
@@ -133,14 +156,14 @@ class ConvTranspose(Operator):
             "channels = weights' first dimension, a multiple of group",
         )
         _check_bias(x, w.shape[1] * group)
-        _, sizes = _transposed_extent(t.shape[2:], w.shape[2:], attrs)
+        _, sizes = transposed_extent(t.shape[2:], w.shape[2:], attrs)
         return [TensorType((t.shape[0], w.shape[1] * group, *sizes), t.dtype)]
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         data, w, group = x[0], x[1], attrs["group"]
         n, size, kernel = len(data), data.shape[2:], w.shape[2:]
-        begin, sizes = _transposed_extent(size, kernel, attrs)
+        begin, sizes = transposed_extent(size, kernel, attrs)
         scatter = _scatter_window(size, kernel, attrs)
         weights = np.ascontiguousarray(w).reshape(group, w.shape[0] // group, -1)
         columns = np.matmul(weights.swapaxes(1, 2), data.reshape(n, group, -1, prod(size)))
@@ -169,7 +192,7 @@ def _scatter_window(size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs
     return Window.of(full, kernel, {**attrs, "auto_pad": "VALID", "pads": None})
 
 
-def _transposed_extent(
+def transposed_extent(
     size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Cropping before the output, and the output's extent."""

@@ -24,6 +24,7 @@ import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
 from npusim.ir import DType, Node, TensorType, convert
+from npusim.ir.narrow import is_narrow, widened
 from npusim.ops.half import to_fp16, to_fp32
 
 Attrs = Mapping[str, Any]
@@ -51,10 +52,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a shape rule sees: the types of the inputs and, where known, their values."""
+    """What a shape rule sees: the types of the inputs and, where known, their values.
+
+    `values` may be computed as they are asked for.
+    """
 
     types: tuple[TensorType | None, ...]
-    values: tuple[np.ndarray | None, ...]
+    values: Sequence[np.ndarray | None]
 
     def type(self, i: int) -> TensorType:
         """Type of input i, which must be present.
@@ -76,7 +80,7 @@ class Inputs:
         return i < len(self.types) and self.types[i] is not None
 
     def value(self, i: int) -> np.ndarray | None:
-        """Value of input i when it is a constant, else None."""
+        """Value of input i when it is known before the run, else None."""
         return self.values[i] if i < len(self.values) else None
 
 
@@ -93,12 +97,15 @@ class Operator:
         elementwise: output element i depends only on (broadcast) input elements i; the same
             numpy code then serves any common memory layout.
         moves_data: the operator only moves elements; `compute` then sees them as stored.
+        data_inputs: inputs whose elements the shape rule asks for, though they are data (NonZero).
+            All others that it asks for are parameters, which a program is compiled for.
     """
 
     op_type: ClassVar[str] = ""
     attrs: ClassVar[dict[str, Any]] = {}
     elementwise: ClassVar[bool] = False
     moves_data: ClassVar[bool] = False
+    data_inputs: ClassVar[tuple[int, ...]] = ()
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
@@ -110,8 +117,9 @@ class Operator:
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         """Outputs from inputs, by numpy.
 
-        Float inputs arrive as float32 (float64 stays), whatever they are stored in; results
-        are rounded to the stored type by the caller. `out` gives the output types.
+        Float inputs arrive as float32 (float64 stays), whatever they are stored in, int4 and
+        int2 as int8 (uint8 if unsigned); results are rounded to the stored type by the caller.
+        `out` gives the output types.
         """
         raise UnsupportedError("compute of an abstract operator", "-", "implement compute")
 
@@ -210,7 +218,7 @@ def infer_node(
 ) -> list[TensorType]:
     """Output types of a node; an error of the shape rule names the node."""
     op = get_operator(node.op_type, node.name)
-    x = Inputs(tuple(types), tuple(values))
+    x = Inputs(tuple(types), values)
     merged = attributes(node)
     with _naming(node):
         found = op.infer(x, merged, len(node.outputs))
@@ -231,8 +239,18 @@ def _naming(node: Node) -> Iterator[None]:
         raise type(e)(where + e.what, e.allowed, e.fix) from None
 
 
+def has_operator(op_type: str) -> bool:
+    """Whether npusim has an operator of that name."""
+    return op_type in _OPERATORS
+
+
 def widen(a: np.ndarray | None) -> np.ndarray | None:
-    """fp16/bf16 → fp32: numpy's own fp16 arithmetic is 30 times slower, and rounds twice."""
+    """fp16/bf16 → fp32: numpy's own fp16 arithmetic is 30 times slower, and rounds twice.
+
+    Narrower types too become types that numpy computes in.
+    """
+    if a is not None and is_narrow(a.dtype):
+        return widened(a)
     if a is None or a.dtype.itemsize != 2 or not DType.of(a.dtype).is_float:
         return a
     return to_fp32(a) if a.dtype == np.float16 else a.astype(np.float32)

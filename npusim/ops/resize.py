@@ -85,6 +85,29 @@ class Resize(Operator):
         return Work(vector_ops=out[0].size * (2 * _REACH[attrs["mode"]]) ** max(resized, 1))
 
 
+def repeats(
+    shape: tuple[int, ...], scales: np.ndarray | None, sizes: tuple[int, ...] | None, attrs: Attrs
+) -> tuple[int, ...] | None:
+    """How often each dimension's elements stand in the result, where that is all that happens."""
+    if attrs["mode"] != "nearest":
+        return None
+    factors, extents = _targets(shape, scales, sizes, attrs)
+    counts = []
+    for n, extent, factor in zip(shape, extents, factors, strict=True):
+        if extent % n:
+            return None
+        if extent != n:
+            mode = attrs["coordinate_transformation_mode"]
+            if mode == "tf_crop_and_resize":
+                return None
+            at = _coordinates(n, extent, factor, (0.0, 1.0), mode)
+            index = np.clip(_ROUNDING[attrs["nearest_mode"]](at), 0, n - 1)
+            if not np.array_equal(index, np.arange(extent) // (extent // n)):
+                return None
+        counts.append(extent // n)
+    return tuple(counts)
+
+
 def _axes(rank: int, attrs: Attrs) -> list[int]:
     return [axis_of(a, rank) for a in (attrs["axes"] or range(rank))]
 

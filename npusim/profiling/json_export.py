@@ -6,7 +6,8 @@ import math
 from pathlib import Path
 
 import npusim
-from npusim.timeline import PIPES, OpRecord, RunResult, Timeline
+from npusim.profiling.host_use import host_and_device
+from npusim.timeline import PIPES, HostUse, OpRecord, OpTotals, RunResult, Timeline
 
 
 def result_json(result: RunResult) -> dict[str, object]:
@@ -24,7 +25,11 @@ def result_json(result: RunResult) -> dict[str, object]:
         "throughput_per_s": result.throughput,
         "achieved_tflops": result.achieved_tflops,
         "achieved_gbps": result.achieved_gbps,
+        "steps": timeline.steps,
+        "partial": timeline.partial,
         "ops": [_op(timeline, op) for op in timeline.ops],
+        "totals": [_totals(timeline, totals) for totals in timeline.totals],
+        "host": None if timeline.host is None else _host(timeline, timeline.host),
         "memory": {
             "peak_bytes": memory.peak_bytes,
             "weight_bytes": memory.weight_bytes,
@@ -38,6 +43,7 @@ def result_json(result: RunResult) -> dict[str, object]:
             }
             for name, check in result.check.items()
         },
+        "sanitizer": result.sanitizer,
         "simulator": {
             "wall_s": speed.wall_s,
             "events": speed.events,
@@ -66,6 +72,41 @@ def _op(timeline: Timeline, op: OpRecord) -> dict[str, object]:
         "stream": op.stream,
         "waited_us": timeline.us(op.waited),
         "queued_us": timeline.us(op.queued),
+        "starved_us": timeline.us(op.starved),
+        "step": op.step,
+    }
+
+
+def _totals(timeline: Timeline, totals: OpTotals) -> dict[str, object]:
+    return {
+        "op_type": totals.op_type,
+        "kernel": totals.kernel,
+        "core_type": totals.core_type,
+        "count": totals.count,
+        "time_us": timeline.us(totals.cycles),
+        "launch_us": timeline.us(totals.launch),
+        "roofline_us": timeline.us(totals.roofline),
+        "waited_us": timeline.us(totals.waited),
+        "queued_us": timeline.us(totals.queued),
+        "starved_us": timeline.us(totals.starved),
+        "flops": totals.flops,
+        "bytes_hbm": totals.bytes_hbm,
+        "bytes_l2": totals.bytes_l2,
+        "pipes": {pipe: timeline.us(busy) for pipe, busy in totals.busy.items()},
+        "bound_us": {bound: timeline.us(cycles) for bound, cycles in totals.bounds.items()},
+    }
+
+
+def _host(timeline: Timeline, host: HostUse) -> dict[str, object]:
+    found = host_and_device(timeline)
+    return {
+        "exec": host.exec,
+        "sink_size": host.sink_size,
+        "busy_us": timeline.us(host.busy),
+        "queue_full_us": timeline.us(host.queue_full),
+        "waiting_us": timeline.us(host.waiting),
+        "device_busy_us": timeline.us(found.device_busy),
+        "bubbles_us": {b.cause: timeline.us(b.cycles) for b in found.bubbles},
     }
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from npusim.profiling.host_report import bubble_table, host_lines
 from npusim.profiling.summary import (
     bound_use,
     failed_outputs,
@@ -47,6 +48,12 @@ def print_report(result: RunResult, console: Console, *, top: int = 15) -> None:
     """Print everything a run found, with its `top` slowest ops."""
     _print_lines(console, _header(result))
     _print_lines(console, _totals(result))
+    if (host := result.timeline.host) is not None:
+        _print_lines(console, host_lines(result.timeline, host))
+        if (bubbles := bubble_table(result.timeline)) is not None:
+            console.print(bubbles, "")
+    if result.timeline.totals:
+        console.print(_type_table(result), "")
     if result.timeline.ops:
         names = min(max(console.width - _OTHER_COLUMNS, _NAME_WIDTHS[0]), _NAME_WIDTHS[1])
         tables = [_slowest_table(result, top, names), _pipe_table(result), _type_table(result)]
@@ -77,14 +84,18 @@ def print_quiet(result: RunResult, console: Console) -> None:
         ),
         soft_wrap=True,
     )
-    if worst := slowest(timeline, 1):
-        console.print(
-            Text(
-                f"bound by {_bounds(result, 4)}; slowest op {worst[0].name}, "
-                f"{duration(timeline.us(worst[0].cycles))}, by {resource(worst[0].bound)}"
-            ),
-            soft_wrap=True,
-        )
+    if timeline.tasks:
+        worst = slowest(timeline, 1)
+        text = f"bound by {_bounds(result, 4)}"
+        if worst:
+            text += (
+                f"; slowest op {worst[0].name}, {duration(timeline.us(worst[0].cycles))}, "
+                f"by {resource(worst[0].bound)}"
+            )
+        console.print(Text(text), soft_wrap=True)
+    if timeline.host is not None:
+        lines = "; ".join(text for _, text in host_lines(timeline, timeline.host))
+        console.print(Text(lines), soft_wrap=True)
     if result.check:
         console.print(Text(check_line(result)), soft_wrap=True)
 
@@ -143,7 +154,7 @@ def _totals(result: RunResult) -> Lines:
         (
             "total time",
             f"{duration(timeline.total_us)}  ({timeline.total_cycles:,} cycles, "
-            f"{len(timeline.ops)} tasks)",
+            f"{timeline.tasks:,} tasks{', interrupted' if timeline.partial else ''})",
         ),
         ("throughput", f"{quantity(result.throughput)} samples/s"),
         (
@@ -162,12 +173,12 @@ def _totals(result: RunResult) -> Lines:
             f"activations {size(memory.activation_bytes)})",
         ),
     ]
-    return [*lines, ("bound by", _bounds(result, 8))] if timeline.ops else lines
+    return [*lines, ("bound by", _bounds(result, 8))] if timeline.tasks else lines
 
 
 def _bounds(result: RunResult, count: int) -> str:
     """The `count` bounds with the most time: "HBM 44.0 %, cube 30.1 %"."""
-    shares = list(bound_use(result.timeline.ops).items())[:count]
+    shares = list(bound_use(result.timeline).items())[:count]
     return ", ".join(f"{resource(bound)} {percent(part)}" for bound, part in shares)
 
 

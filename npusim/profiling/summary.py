@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from npusim.timeline import PIPES, OpRecord, RunResult, Timeline
+from npusim.timeline import PIPES, OpRecord, OpTotals, RunResult, Timeline
 
 MIN_COSINE = 0.999  #: of an output with its reference, in fp16 and bf16
 MAX_REL_ERR = 1e-4  #: of an output against its reference, in fp32
@@ -125,7 +125,9 @@ def stream_use(timeline: Timeline) -> list[StreamUse]:
 
 
 def type_use(timeline: Timeline) -> list[TypeUse]:
-    """One row per operator type, the most time first."""
+    """One row per operator type, the most time first; from sums where ops are not kept."""
+    if timeline.totals:
+        return _type_totals(timeline)
     groups: dict[str, list[OpRecord]] = {}
     for op in timeline.ops:
         groups.setdefault(op.op_type, []).append(op)
@@ -137,18 +139,53 @@ def type_use(timeline: Timeline) -> list[TypeUse]:
             share(cycles, timeline.total_cycles),
             sum(op.flops for op in ops),
             sum(op.bytes_hbm for op in ops),
-            next(iter(bound_use(ops))),
+            next(iter(_bound_shares(_op_bounds(ops)))),
         )
         for op_type, ops in groups.items()
     ]
     return sorted(rows, key=lambda row: -row.cycles)
 
 
-def bound_use(ops: Iterable[OpRecord]) -> dict[str, float]:
+def _type_totals(timeline: Timeline) -> list[TypeUse]:
+    """As `type_use`, from sums by kind."""
+    groups: dict[str, list[OpTotals]] = {}
+    for totals in timeline.totals:
+        groups.setdefault(totals.op_type, []).append(totals)
+    rows = [
+        TypeUse(
+            op_type,
+            sum(t.count for t in group),
+            cycles := sum(t.cycles for t in group),
+            share(cycles, timeline.total_cycles),
+            sum(t.flops for t in group),
+            sum(t.bytes_hbm for t in group),
+            next(iter(_bound_shares(_total_bounds(group)))),
+        )
+        for op_type, group in groups.items()
+    ]
+    return sorted(rows, key=lambda row: -row.cycles)
+
+
+def bound_use(timeline: Timeline) -> dict[str, float]:
     """Bound → its share of the tasks' time, the largest first."""
+    return _bound_shares(_op_bounds(timeline.ops) + _total_bounds(timeline.totals))
+
+
+def _op_bounds(ops: Iterable[OpRecord]) -> Counter[str]:
     cycles: Counter[str] = Counter()
     for op in ops:
         cycles[op.bound] += op.cycles
+    return cycles
+
+
+def _total_bounds(totals: Iterable[OpTotals]) -> Counter[str]:
+    cycles: Counter[str] = Counter()
+    for t in totals:
+        cycles.update(t.bounds)
+    return cycles
+
+
+def _bound_shares(cycles: Counter[str]) -> dict[str, float]:
     return {bound: share(n, cycles.total()) for bound, n in cycles.most_common()}
 
 

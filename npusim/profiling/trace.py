@@ -14,6 +14,7 @@ from pathlib import Path
 from npusim.errors import AccountingError
 from npusim.timeline import OpRecord, RunResult, Span, Timeline
 
+HOST_PID = 500
 DEVICE_PID = 1000
 _FIRST_CORE_PID = 2000
 _LANES = ("scalar", "mte2", "mte1", "cube", "fixp", "vector", "mte3")  #: as data flows
@@ -45,10 +46,20 @@ def write_trace(result: RunResult, path: str | Path) -> None:
 def trace_events(timeline: Timeline) -> list[Event]:
     """All events of the trace: names, tasks, counters, then the pipes of ops that have spans."""
     traced = [op for op in timeline.ops if op.spans]
-    events = [*_streams(timeline), *_arrows(timeline), *_counters(timeline)]
+    events = [*_host(timeline), *_streams(timeline), *_arrows(timeline), *_counters(timeline)]
     for i, op in enumerate(traced):
         events += _pipes(timeline, op, _FIRST_CORE_PID + 100 * i, i + 1)
     return events
+
+
+def _host(timeline: Timeline) -> Iterator[Event]:
+    """The host: one thread."""
+    if timeline.host is None:
+        return
+    yield from _name("process", HOST_PID, "Host", 0)
+    yield from _name("thread", HOST_PID, "main thread", 0, 1)
+    for s in timeline.host.spans:
+        yield _slice(timeline, HOST_PID, 1, s.name, s.start, s.end, {})
 
 
 def _streams(timeline: Timeline) -> Iterator[Event]:
@@ -78,10 +89,11 @@ def _waits(op: OpRecord) -> Iterator[tuple[str, int, int]]:
 
 def _arrows(timeline: Timeline) -> Iterator[Event]:
     """From each op that recorded an event to those of other streams that waited for it."""
-    by_name = {op.name: op for op in timeline.ops}
+    by_name = {(op.step, op.name): op for op in timeline.ops}
     number = 0
     for op in timeline.ops:
-        for maker in (by_name[name] for name in op.after):
+        makers = (by_name.get((op.step, name)) for name in op.after)
+        for maker in (m for m in makers if m is not None):  # all of them, in a partial timeline
             number += 1
             # A viewer binds an end to the slice that it lies in: just before the end of the first.
             last = max(_ns(timeline, maker.start), _ns(timeline, maker.end) - 1) / 1000

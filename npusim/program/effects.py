@@ -10,6 +10,7 @@ import numpy as np
 
 from npusim.errors import KernelError
 from npusim.ir import DType, convert
+from npusim.program.access import Access, adds, reads, writes
 from npusim.program.isa import CoreMemory
 from npusim.program.region import Region
 
@@ -22,6 +23,12 @@ class Copy:
 
     pairs: Sequence[tuple[Region, Region]]
     zero: Region | None = None
+
+    def accesses(self) -> list[Access]:
+        """Sources, padding, destinations."""
+        filled = () if self.zero is None else (self.zero,)
+        out = writes(*filled, *(dst for dst, _ in self.pairs))
+        return [*reads(*(src for _, src in self.pairs)), *out]
 
     def read(self, memory: CoreMemory) -> list[Array]:
         """Copies of the sources, in the destinations' types (L0C leaves as fp16 on request)."""
@@ -47,6 +54,10 @@ class AtomicAdd:
     dst: Region
     src: Region
 
+    def accesses(self) -> list[Access]:
+        """The addend, and the sum."""
+        return [*reads(self.src), *adds(self.dst)]
+
     def read(self, memory: CoreMemory) -> Array:
         """The addend."""
         return memory.view(self.src).copy()
@@ -63,6 +74,10 @@ class ScatterAdd:
     table: Region
     src: Region
     index: Region
+
+    def accesses(self) -> list[Access]:
+        """Which row is known at run time only: any of the table."""
+        return [*reads(self.index, self.src), *adds(self.table)]
 
     def read(self, memory: CoreMemory) -> tuple[int, Array]:
         """The index and the addend; an index out of range is an error of the program's input."""
@@ -90,6 +105,10 @@ class GatherRows:
     dst: Region
     table: Region
     indices: Region
+
+    def accesses(self) -> list[Access]:
+        """Which rows is known at run time only: all of the table."""
+        return [*reads(self.indices, self.table), *writes(self.dst)]
 
     def read(self, memory: CoreMemory) -> Array:
         """The rows; an index out of range is an error of the program's input."""
@@ -120,6 +139,10 @@ class Mmad:
     a: Region
     b: Region
     accumulate: bool
+
+    def accesses(self) -> list[Access]:
+        """Both operands, and the sums."""
+        return [*reads(self.a, self.b), *(adds if self.accumulate else writes)(self.c)]
 
     def read(self, memory: CoreMemory) -> Array:
         """The product in C's fractal order."""
@@ -183,11 +206,27 @@ class Load3d:
     top: int
     padding: float = 0.0
 
-    def read(self, memory: CoreMemory) -> Array:
-        """The gathered fractals."""
+    def accesses(self) -> list[Access]:
+        """The pixels between the first and the last that the windows need, and the fractals."""
+        (c1, row, column), ok = self._pixels()
+        if not ok.any():
+            return writes(self.dst)
+        c1 = np.broadcast_to(c1, ok.shape)
+        first = [int(i[ok].min()) for i in (c1, row, column)]
+        end = [int(i[ok].max()) + 1 for i in (c1, row, column)]
+        if min(first) < 0 or any(n > size for n, size in zip(end, self.src.shape, strict=False)):
+            raise KernelError(
+                f"load3d of pixels {first} … {end} (C1, row, column) of a tile {self.src.shape}",
+                "pixels that the tile holds",
+                "load the rows that the window needs, or correct `top`",
+            )
+        box = tuple(slice(a, b) for a, b in zip(first, end, strict=True))
+        return [*reads(self.src[box]), *writes(self.dst)]
+
+    def _pixels(self) -> tuple[tuple[Array, Array, Array], Array]:
+        """Index (c1, row, column) of every position and K block in src, and where it is valid."""
         w = self.window
-        m1, k1, m0, c0 = self.dst.shape
-        src = memory.view(self.src)
+        m1, k1, m0, _ = self.dst.shape
         pos = self.first + np.arange(m1 * m0)
         k = self.k_first + np.arange(k1)
         c1, ki = k // (w.kh * w.kw), k % (w.kh * w.kw)
@@ -200,9 +239,15 @@ class Load3d:
         ok &= (ih >= 0) & (ih < w.height) & (iw >= 0) & (iw < w.width)
         ok &= (np.arange(m1 * m0) < self.rows)[:, None]
         row = ih - self.top
+        return (c1[None, :], np.where(ok, row, 0), np.where(ok, iw, 0)), ok
+
+    def read(self, memory: CoreMemory) -> Array:
+        """The gathered fractals."""
+        m1, k1, m0, c0 = self.dst.shape
+        src = memory.view(self.src)
         # A position that is valid but not in L1 is a kernel bug: let numpy raise on it.
-        row, iw = np.where(ok, row, 0), np.where(ok, iw, 0)
-        out = src[c1[None, :], row, iw]
+        pixels, ok = self._pixels()
+        out = src[pixels]
         out = np.where(ok[..., None], out, np.asarray(self.padding, out.dtype))
         return out.reshape(m1, m0, k1, c0).transpose(0, 2, 1, 3)
 
@@ -226,6 +271,10 @@ class VectorOp:
     fn: VectorFn
     dst: Region
     srcs: tuple[Region, ...]
+
+    def accesses(self) -> list[Access]:
+        """Sources and destination."""
+        return [*reads(*self.srcs), *writes(self.dst)]
 
     def read(self, memory: CoreMemory) -> Any:
         """The result, before rounding."""
@@ -251,6 +300,12 @@ class Fixpipe:
     biases: Sequence[Region]
     relu: bool
     atomic: bool = False
+
+    def accesses(self) -> list[Access]:
+        """L0C, the biases, and GM."""
+        into = [dst for dst, _ in self.pairs]
+        read = reads(*(src for _, src in self.pairs), *self.biases)
+        return [*read, *(adds if self.atomic else writes)(*into)]
 
     def read(self, memory: CoreMemory) -> list[Array]:
         """Converted values."""

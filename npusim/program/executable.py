@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+
 from npusim.errors import GraphError
 from npusim.ir import Constant, DType, Layout, Node
 from npusim.ir.layout import storage_bytes, storage_shape
@@ -145,6 +147,7 @@ class Executable:
         constants: buffer name → its value (packed to the buffer's layout and type on load).
         inputs, outputs: graph interface, as buffer names with logical shapes.
         notes: what the compiler wants the user to know (AI CPU fallbacks, refused fusions …).
+        assumed: elements of inputs that shapes follow from; a run must be given the same.
     """
 
     name: str
@@ -157,6 +160,7 @@ class Executable:
     outputs: list[str]
     memory: MemoryPlan
     notes: list[str] = field(default_factory=list)
+    assumed: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return (

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from npusim.program.access import Access
+
 
 class Pipe(IntEnum):
     """The in-order pipes of an AI Core, and the scalar unit that feeds them."""
@@ -48,6 +50,9 @@ class Kind(IntEnum):
 
 class Effect(Protocol):
     """What an instruction does to memory, at tile level."""
+
+    def accesses(self) -> list[Access]:
+        """The regions that it touches (for the sanitizer)."""
 
     def read(self, memory: CoreMemory) -> Any:
         """Read the sources (when the instruction starts)."""

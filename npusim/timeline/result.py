@@ -27,10 +27,13 @@ class RunResult:
 
     Attributes:
         timeline: when each task ran; memory: device memory; speed: the simulator's own.
-        flops: of all operators; peak_flops: of the chip in this precision; peak_hbm: bytes/s.
+        batch: samples per execution of the model; `timeline.steps` tells how many those were.
+        flops: of all operators of all steps; peak_flops: of the chip in this precision.
+        peak_hbm: bytes/s.
         outputs: graph outputs (empty when timing only); tensors: intermediate ones kept.
         check: tensor → comparison with the reference (empty when not asked for).
         check_reference: what the tensors were compared with ("onnxruntime 1.32", …).
+        sanitizer: what it checked and found, as plain data; None when it was not asked for.
     """
 
     model: str
@@ -49,6 +52,7 @@ class RunResult:
     check: dict[str, TensorCheck] = field(default_factory=dict)
     check_reference: str = ""
     notes: list[str] = field(default_factory=list)
+    sanitizer: dict[str, object] | None = None
 
     @property
     def seconds(self) -> float:
@@ -58,7 +62,7 @@ class RunResult:
     @property
     def throughput(self) -> float:
         """Samples per second."""
-        return self.batch / self.seconds
+        return self.batch * self.timeline.steps / self.seconds
 
     @property
     def achieved_tflops(self) -> float:
@@ -68,11 +72,11 @@ class RunResult:
     @property
     def achieved_gbps(self) -> float:
         """HBM bytes of all ops over the total time, in GB/s."""
-        return sum(o.bytes_hbm for o in self.timeline.ops) / self.seconds / 1e9
+        return self.timeline.bytes_hbm / self.seconds / 1e9
 
     def __repr__(self) -> str:
         return (
             f"RunResult({self.model}, batch {self.batch}, {self.precision} on {self.chip}: "
             f"{self.timeline.total_us:.1f} µs, {self.throughput:.0f}/s, "
-            f"{self.achieved_tflops:.2f} TFLOP/s, {len(self.timeline.ops)} ops)"
+            f"{self.achieved_tflops:.2f} TFLOP/s, {self.timeline.tasks} ops)"
         )

@@ -198,6 +198,16 @@ class Timeline:
         return cycles / self.clock * 1e6
 
     @property
+    def tasks(self) -> int:
+        """Ops that ran, kept or not."""
+        return len(self.ops) + sum(t.count for t in self.totals)
+
+    @property
+    def bytes_hbm(self) -> int:
+        """Bytes that all ops moved through HBM."""
+        return sum(o.bytes_hbm for o in self.ops) + sum(t.bytes_hbm for t in self.totals)
+
+    @property
     def total_us(self) -> float:
         """Duration in microseconds."""
         return self.us(self.total_cycles)

@@ -130,12 +130,15 @@ def test_what_stays(changes: dict[str, object], reason: str) -> None:
     check_run(graph)
 
 
-def test_a_type_that_the_kernel_does_not_take() -> None:
+def test_fp32_where_the_cube_takes_it() -> None:
+    """On the 910A attention in fp32 stays in steps, and it is said why."""
     graph = attention()
     ctx = context(graph, precision="fp32")
     assert fuse_attention(graph, ctx) is graph
-    assert "attention in float32" in ctx.decisions[0].reason
+    assert "float32: the cube of ascend910a takes float16" in ctx.decisions[0].reason
     check_run(graph, precision="fp32")
+    exe = check_run(graph, "ascend910b2", "fp32", tile_level=True)
+    assert count(exe, "FlashAttentionScore") == 1 and count(exe, "MatMul") == 0
 
 
 def test_other_softmaxes() -> None:

@@ -12,7 +12,7 @@ from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import Plan
 
 #: Rounding of probabilities differs by where the maximum stands when a tile is done.
-TOLERANCE = {"float16": 4e-3, "bfloat16": 4e-2}
+TOLERANCE = {"float16": 4e-3, "bfloat16": 4e-2, "float32": 1e-4}
 
 
 class Case:
@@ -20,7 +20,8 @@ class Case:
 
     `mask`: "" none, "causal" or "corner" (from the lower right) by the compressed triangle,
     "full" a causal mask as it is, "random" one per batch; "row" an additive one that hides keys
-    of each batch, "bias" one added per head and row.
+    of each batch, "left" one that leaves no key but the last ones (-inf), "bias" one added per
+    head and row.
     """
 
     def __init__(
@@ -62,6 +63,9 @@ class Case:
             hidden = rng.random((batch, 1, 1, s2)) < 0.4
             hidden[..., 0] = False
             self.bias = (hidden * np.float32(-1e4)).astype(self.q.dtype)
+        elif mask == "left":
+            self.bias = np.zeros((1, 1, s1, s2), self.q.dtype)
+            self.bias[..., : s2 * 3 // 4] = -np.inf
         elif mask == "bias":
             self.bias = random_array(rng, (1, heads, s1, s2), dtype)
 

@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from attending import Case
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from launching import CHIPS, check_operator, random_array
 
 import npusim.kernels.attention
@@ -33,6 +35,7 @@ CASES = [
     ((2, 2, 2, 48, 40, 64), "BSND", "row"),  # one row of bias for all queries of a batch
     ((1, 2, 2, 70, 330, 64), "BSND", "row"),
     ((1, 2, 1, 150, 340, 64), "BNSD", "bias"),  # in pieces of less than a tile
+    ((1, 1, 1, 40, 1500, 16), "BNSD", "left"),  # -inf over whole pieces and tasks
 ]
 
 
@@ -42,6 +45,24 @@ def test_forward(
     chip: str, shape: tuple[int, int, int, int, int, int], layout: str, mask: str
 ) -> None:
     Case(shape, layout, mask).check_forward(chip)
+
+
+@pytest.mark.parametrize(("shape", "layout", "mask"), CASES)
+def test_forward_in_fp32(
+    shape: tuple[int, int, int, int, int, int], layout: str, mask: str
+) -> None:
+    """Where the cube takes fp32; L1 holds a band of 128 rows of heads of 128."""
+    plan = Case(shape, layout, mask, "float32").check_forward("ascend910b2")
+    assert plan.tiling["s1"] <= (128 if shape[-1] == 128 else 256)
+
+
+LENGTHS = st.sampled_from([1, 2, 15, 16, 17, 31, 33, 67, 127, 128, 129, 257, 1031])
+
+
+@settings(max_examples=15, deadline=None)
+@given(LENGTHS, LENGTHS, st.sampled_from([16, 48, 64, 128]), st.sampled_from(["", "full", "bias"]))
+def test_any_lengths_in_fp32(s1: int, s2: int, d: int, mask: str) -> None:
+    Case((1, 2, 1, s1, s2, d), "BNSD", mask, "float32").check_forward("ascend910b2")
 
 
 @pytest.mark.parametrize("chip", ["ascend910a", "ascend910b2"])
@@ -143,7 +164,8 @@ def test_bands_are_dealt_by_what_they_see() -> None:
     [
         (144, DType.FLOAT16, "ascend910b2", "heads of 144"),
         (40, DType.FLOAT16, "ascend910b2", "heads of 40"),
-        (64, DType.FLOAT32, "ascend910b2", "attention in float32"),
+        (64, DType.FLOAT32, "ascend910a", "attention in float32: the cube of ascend910a"),
+        (64, DType.FLOAT32, "ascend310p3", "attention in float32: the cube of ascend310p3"),
         (64, DType.BFLOAT16, "ascend910a", "attention in bfloat16"),
     ],
 )
@@ -152,7 +174,7 @@ def test_what_the_kernel_refuses(d: int, dtype: DType, chip: str, reason: str) -
     attrs = (("head_num", 1), ("input_layout", "BNSD"))
     args = KernelArgs("FlashAttentionScore", (x, x, x), (stats, stats, x), attrs)
     kernel = npusim.kernels.attention.FlashAttentionScore
-    assert reason in kernel.refuse(args, CHIPS[chip])
+    assert reason in kernel.refuse(args, load_chip(chip))
 
 
 def test_hidden_scores_are_lowest() -> None:

@@ -17,6 +17,7 @@ import npusim.kernels.conv_vector
 import npusim.kernels.matmul_vector  # noqa: F401
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, EpilogueStep, Layout
+from npusim.ops.cann_fused import FusedStep
 from npusim.program.kernel import KernelArgs, OperandSpec, Plan, get_kernel
 
 F16, F32 = DType.FLOAT16, DType.FLOAT32
@@ -269,6 +270,19 @@ def _rows(rng: Random, size: int) -> tuple[OperandSpec, DType]:
 def _softmax(rng: Random, size: int) -> KernelArgs:
     x, _ = _rows(rng, size)
     return launch("Softmax", (x,), x, axis=rng.randint(0, 1))
+
+
+@_maker("ReduceElemwise")
+def _reduce_elemwise(rng: Random, size: int) -> KernelArgs:
+    x, _ = _rows(rng, size)
+    other = OperandSpec(rng.choice([x.shape, (x.shape[0], 1), x.shape[1:]]), x.dtype)
+    whole = rng.random() < 0.5
+    axes = None if whole else (-1,)
+    attrs = (("axis", -1),) if whole else (("keepdims", 1),)
+    op = "Softmax" if whole else rng.choice(["ReduceSum", "ReduceMax", "ReduceL2"])
+    steps = (FusedStep("Add", (0, 1)), FusedStep(op, (2,), attrs, axes), FusedStep("Abs", (3,)))
+    out = x if whole else OperandSpec((x.shape[0], 1), x.dtype)
+    return launch("ReduceElemwise", (x, other), out, steps=steps)
 
 
 @_maker("Norm")

@@ -13,6 +13,7 @@ import pytest
 
 from npusim import api
 from npusim.chip import load_chip
+from npusim.compiler import CompileOptions
 from npusim.ir import DType, Graph
 from npusim.machine.l2 import L2Cache
 from npusim.machine.tasks import Detail
@@ -90,7 +91,8 @@ def test_two_runs_give_the_same_timeline() -> None:
 
 def test_what_does_not_fit_l2_goes_through_hbm() -> None:
     chip = load_chip("ascend910a")
-    exe = api.compile_graph(_softmaxes(4, rows=2**18), chip, precision="fp32")  # 64 MiB each
+    apart = CompileOptions("fp32", level=1)
+    exe = api.compile_graph(_softmaxes(4, rows=2**18), chip, options=apart)  # 64 MiB each
     ops = api.run(exe, chip, timing_only=True).timeline.ops
     size = 2**18 * 64 * 4
     # Each launch but the first finds, of the tensor that it reads, what the last one left: half
@@ -108,7 +110,8 @@ def test_what_does_not_fit_l2_goes_through_hbm() -> None:
 
 def test_progress() -> None:
     chip, seen = load_chip("ascend910a"), list[tuple[str, int, int]]()
-    exe = api.compile_graph(_softmaxes(4), chip, precision="fp32")
+    apart = CompileOptions("fp32", level=1)
+    exe = api.compile_graph(_softmaxes(4), chip, options=apart)
     api.run(exe, chip, timing_only=True, progress=lambda *step: seen.append(step))
     assert seen == [("run", i, 4) for i in (1, 2, 3, 4)]
 

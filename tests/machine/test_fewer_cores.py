@@ -18,7 +18,7 @@ from npusim.explore.tiling_candidates import (
 )
 from npusim.ir import DType
 from npusim.ir.layout import blocks
-from npusim.machine.gm import cold, visit
+from npusim.machine.gm import cold, footprint, visit
 from npusim.machine.l2 import L2Cache
 from npusim.machine.launch import run_tile_level, time_launch
 from npusim.program.kernel import OperandSpec, choose_plan, get_kernel
@@ -96,7 +96,7 @@ def test_a_state_seen_by_another_plan() -> None:
         l2 = L2Cache(chip.l2.size)
         first = ranges[0]
         l2.touch([(first[0], first[0] + first[1] // 2)])
-        return visit(l2, plan, len(args.inputs), ranges)
+        return visit(l2, footprint(plan, len(args.inputs), ranges))
 
     assert state(plans[0]) != cold(plans[0])
     for plan in plans:

@@ -15,7 +15,6 @@ UNSUPPORTED = {
     r"test_training_dropout": "dropout in training mode draws random numbers",
     r"test_batchnorm_.*training_mode": "batch statistics: npusim runs inference",
     r"test_maxpool_with_argmax": "MaxPool's Indices output",
-    r"test_not_[234]d$": "a model of opset 1; npusim reads 7 and newer",
 }
 
 

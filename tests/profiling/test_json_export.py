@@ -15,13 +15,14 @@ from npusim.timeline import TensorCheck
 
 TOP = [
     "npusim_version", "chip", "workload", "batch", "precision", "options", "total_cycles",
-    "total_time_us", "throughput_per_s", "achieved_tflops", "achieved_gbps", "ops", "memory",
-    "check", "simulator",
+    "total_time_us", "throughput_per_s", "achieved_tflops", "achieved_gbps", "steps", "partial",
+    "ops", "totals", "host", "memory",
+    "check", "sanitizer", "simulator",
 ]  # fmt: skip
 OP = [
     "name", "op_type", "kernel", "core_type", "block_dim", "start_us", "duration_us", "bound",
     "bound_share", "roofline_us", "flops", "bytes_hbm", "bytes_l2", "pipes",
-    "stream", "waited_us", "queued_us",
+    "stream", "waited_us", "queued_us", "starved_us", "step",
 ]  # fmt: skip
 PIPES = ["cube", "vector", "scalar", "mte1", "mte2", "mte3", "fixp"]
 

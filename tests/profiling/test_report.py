@@ -117,7 +117,7 @@ def test_sums(make_result) -> None:
     conv = type_use(timeline)[0]
     assert (conv.op_type, conv.count, conv.bound) == ("Conv", 2, "mte1")
     assert conv.cycles == 44_400 + 18_400
-    assert sum(bound_use(timeline.ops).values()) == pytest.approx(1)
+    assert sum(bound_use(timeline).values()) == pytest.approx(1)
     cube = pipe_use(timeline)[0]
     assert cube.pipe == "cube"
     assert cube.busy == pytest.approx((19_700 + 12_900 + 420) / timeline.total_cycles)

@@ -1,20 +1,33 @@
 """Attention: (Q·Kᵀ) [· scale] [+ mask] → Softmax → ·V becomes FlashAttentionScore.
 
 Heads that a Transpose has split off are taken as they lie before it (BSND); then the Transpose of
-the result goes too. A mask that is added becomes the operator's bias, whose semantics are the same.
+the result goes too. Keys and values whose heads are repeated for groups of queries are taken as
+they were before (grouped-query attention). A mask that is added becomes the operator's bias, whose
+semantics are the same; where scores are replaced by, or get, a constant of -10000 or less, a
+boolean tensor says where: it becomes the operator's mask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import takewhile
+from typing import Any
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.attention_operands import (
+    Hidden,
+    Masks,
+    Source,
+    factor_of,
+    hidden_by,
+    ints,
+    sources,
+)
 from npusim.compiler.passes.cleanup import remove_dead
 from npusim.compiler.passes.patterns import Pattern, Times, refusal
 from npusim.compiler.rewrite import Kind, graph_pass
-from npusim.ir import Constant, DType, Graph, Node, Tensor
+from npusim.ir import DType, Graph, Node, Tensor
 from npusim.ops import attributes
 from npusim.ops.training_attention import STATS
 
@@ -32,28 +45,29 @@ def fuse_attention(graph: Graph, ctx: CompileContext) -> Graph:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """A tensor behind an operand: axis i of the operand is its axis `perm[i]`, times `factor`."""
-
-    name: str
-    perm: tuple[int, ...]
-    factor: float
-
-
-@dataclass(frozen=True)
 class _Match:
     """Attention in nodes.
 
     Attributes:
         steps: from the scores to the context, all but these two and the softmax optional.
-        scale: of the scores; bias: added to them, "" without.
+        scale: of the scores; bias: added to them, "" without; hidden: which are, if any.
     """
 
     scores: Node
     context: Node
     steps: tuple[Node, ...]
     scale: float
-    bias: str
+    bias: str = ""
+    hidden: Hidden | None = None
+
+
+@dataclass(frozen=True)
+class _Masked:
+    """How scores are masked: the nodes that do it, what is added, what is hidden."""
+
+    steps: tuple[Node, ...] = ()
+    bias: str = ""
+    hidden: Hidden | None = None
 
 
 class _Fusion:
@@ -91,17 +105,33 @@ class _Fusion:
         shape = self._shape(softmax.inputs[0])
         if len(shape) != 4 or int(attributes(softmax)["axis"]) % len(shape) != len(shape) - 1:
             return None, f"a softmax over axis {attributes(softmax)['axis']} of {shape}"
-        add = self.find.inner(softmax.inputs[0], "Add")
-        ways = [(softmax.inputs[0], "")]
-        if add is not None:
-            ways = list(self.find.sides(add))
-        for name, bias in ways:
+        for name, found in self._masked(softmax.inputs[0]):
             scaled = self._scaled(name, shape)
             if scaled is not None:
                 scores, scale, between = scaled
-                steps = (scores, *between, *([add] if add is not None else []), softmax, context)
-                return _Match(scores, context, steps, scale, bias), ""
-        return None, "what the softmax reads is no product, scaled and biased"
+                steps = (scores, *between, *found.steps, softmax, context)
+                return _Match(scores, context, steps, scale, found.bias, found.hidden), ""
+        return None, "what the softmax reads is no product, scaled and masked"
+
+    def _masked(self, name: str) -> Iterator[tuple[str, _Masked]]:
+        """(scores before they are masked, how), in every way that the nodes can be read."""
+        add = self.find.inner(name, "Add")
+        where = self.find.inner(name, "Where")
+        if add is not None:
+            for scores, bias in self.find.sides(add):
+                made = self.find.maker(bias, "Where")
+                found = hidden_by(self.find, made, 0.0) if made is not None else None
+                if made is None or found is None:
+                    yield scores, _Masked((add,), bias)
+                    continue
+                steps = (made, add) if self.find.private(bias) else (add,)
+                yield scores, _Masked(steps, "", found[0])
+        elif where is not None:
+            found = hidden_by(self.find, where)
+            if found is not None:
+                yield found[1], _Masked((where,), "", found[0])
+        else:
+            yield name, _Masked()
 
     def _scaled(
         self, name: str, shape: tuple[int, ...]
@@ -113,7 +143,7 @@ class _Fusion:
             if product is not None:
                 return (product, scale, tuple(between)) if len(product.inputs) == 2 else None
             node = self.find.inner(name, "Mul", "Div")
-            step = self._factor(node) if node is not None else None
+            step = factor_of(self.find, node) if node is not None else None
             if node is None or step is None:
                 return None
             name, factor = step
@@ -121,42 +151,12 @@ class _Fusion:
             between.insert(0, node)
         return None
 
-    def _factor(self, node: Node) -> tuple[str, float] | None:
-        """(tensor, factor) of a product with, or quotient by, a constant of one element."""
-        for name, other in self.find.sides(node):
-            value = self.find.scalar(other)
-            if value is None or self._shape(node.outputs[0]) != self._shape(name):
-                continue
-            if node.op_type == "Mul":
-                return name, value
-            if other == node.inputs[1] and value:
-                return name, 1.0 / value
-        return None
-
-    def _sources(self, name: str) -> list[_Source]:
-        """The operand itself, and what transposes and scalings have made it of."""
-        found = [_Source(name, (0, 1, 2, 3), 1.0)]
-        while True:
-            last = found[-1]
-            node = self.find.maker(last.name, "Transpose", "Mul", "Div")
-            if node is None:
-                return found
-            if node.op_type == "Transpose":
-                order = tuple(int(i) for i in attributes(node)["perm"] or (3, 2, 1, 0))
-                perm = tuple(order[i] for i in last.perm)
-                found.append(_Source(node.inputs[0], perm, last.factor))
-                continue
-            step = self._factor(node)
-            if step is None:
-                return found
-            found.append(_Source(step[0], last.perm, last.factor * step[1]))
-
-    def _operands(self, m: _Match, layout: str) -> list[_Source] | None:
+    def _operands(self, m: _Match, layout: str) -> list[Source] | None:
         """Q, K, V as they lie in a layout, from the earliest tensors that have it."""
         wanted = (ROWS[layout], TURNED[layout], ROWS[layout])
         chosen = []
         for name, perm in zip((*m.scores.inputs, m.context.inputs[1]), wanted, strict=True):
-            fits = [s for s in self._sources(name) if s.perm == perm]
+            fits = [s for s in sources(self.find, name) if s.perm == perm]
             # Only queries and keys may have been scaled: that is the scores' scale.
             if name == m.context.inputs[1]:
                 fits = [s for s in fits if s.factor == 1.0]
@@ -177,19 +177,44 @@ class _Fusion:
             layout, back, operands = "BNSD", None, self._operands(m, "BNSD")
         if operands is None:
             return "queries, keys and values lie in no common layout"
-        shapes = [self._shape(s.name) for s in operands]
+        shapes = [s.view or self._shape(s.name) for s in operands]
         batch, heads = shapes[0][0], shapes[0][layout.index("N")]
-        if any(s[0] != batch for s in shapes) or shapes[1] != shapes[2]:
+        groups = [s.group * n[layout.index("N")] for s, n in zip(operands, shapes, strict=True)]
+        alike = shapes[1] == shapes[2] and set(groups) == {heads}
+        if any(s[0] != batch for s in shapes) or not alike:
             return f"queries {shapes[0]}, keys {shapes[1]}, values {shapes[2]}"
         last = back if back is not None else m.context
-        extra, bias = self._bias(m)
-        if bias is None:
-            return f"a mask of shape {self._shape(m.bias)} on scores {self._scores_shape(m)}"
-        node = self._node(m, operands, layout, heads, bias, last.outputs[0])
-        reason = refusal(self.out, node, self.ctx, KERNEL) or self._loss(m, operands, node, back)
+        extra, (mask, bias) = self._mask(m)
+        if mask is None or bias is None:
+            shape = self._shape(m.hidden.name if m.hidden else m.bias)
+            return f"a mask of shape {shape} on scores {self._scores_shape(m)}"
+        names = [self._seen(s, extra) for s in operands]
+        scale = m.scale * operands[0].factor * operands[1].factor
+        attrs = {"head_num": heads, "input_layout": layout, "scale_value": scale}
+        node = self._node(m, (*names, mask, bias), attrs, last.outputs[0])
+        reason = refusal(self.out, node, self.ctx, KERNEL)
+        reason = reason or self._loss(m, operands, [*extra, node], back)
         if not reason:
             self.new[last.name] = [*extra, node]
         return reason
+
+    def _seen(self, source: Source, extra: list[Node]) -> str:
+        """The source, or a view of it in the shape that it is to have."""
+        if not source.view:
+            return source.name
+        name = self.ctx.fresh(source.name)
+        self.out.tensors[name] = Tensor(name, source.view, self.graph.tensors[source.name].dtype)
+        target = ints(self.out, self.ctx, f"{name}_shape", source.view)
+        extra.append(Node(name, "Reshape", (source.name, target), (name,)))
+        return name
+
+    def _mask(self, m: _Match) -> tuple[list[Node], tuple[str | None, str | None]]:
+        """(nodes, (mask, bias)): '' for the ones there are not, None for what does not fit."""
+        if m.hidden is None:
+            nodes, bias = self._bias(m)
+            return nodes, ("", bias)
+        nodes, mask = Masks(self.out, self.ctx)(m.hidden, self._scores_shape(m))
+        return nodes, (mask, "")
 
     def _scores_shape(self, m: _Match) -> tuple[int, ...]:
         return self._shape(m.scores.outputs[0])
@@ -213,53 +238,27 @@ class _Fusion:
             kind = self.out.tensors[name].type
             self.out.constants[name] = constant.map(lambda a: a.reshape(four), kind)
             return [], name
-        axes = self.ctx.fresh(f"{name}_axes")
-        return [self._unsqueeze(name, axes, m.bias, 4 - len(shape))], name
+        axes = ints(self.out, self.ctx, f"{name}_axes", tuple(range(4 - len(shape))))
+        return [Node(name, "Unsqueeze", (m.bias, axes), (name,))], name
 
-    def _unsqueeze(self, name: str, axes: str, source: str, count: int) -> Node:
-        constant = Constant.of(np.arange(count, dtype=np.int64))
-        self.out.constants[axes] = constant
-        self.out.tensors[axes] = Tensor(axes, constant.type.shape, constant.type.dtype)
-        return Node(name, "Unsqueeze", (source, axes), (name,))
-
-    def _node(
-        self,
-        m: _Match,
-        operands: list[_Source],
-        layout: str,
-        heads: int,
-        bias: str,
-        result: str,
-    ) -> Node:
+    def _node(self, m: _Match, inputs: tuple[str, ...], attrs: dict[str, Any], result: str) -> Node:
         batch, _, rows, _ = self._scores_shape(m)
         stats = [self.ctx.fresh(f"{m.context.name}_{s}") for s in ("max", "sum")]
+        shape = (batch, attrs["head_num"], rows, STATS)
         for name in stats:
-            self.out.tensors[name] = Tensor(name, (batch, heads, rows, STATS), DType.FLOAT32)
-        attrs = {
-            "head_num": heads,
-            "input_layout": layout,
-            "scale_value": m.scale * operands[0].factor * operands[1].factor,
-        }
-        inputs = (*(s.name for s in operands), *(("", bias) if bias else ()))
+            self.out.tensors[name] = Tensor(name, shape, DType.FLOAT32)
+        while not inputs[-1]:
+            inputs = inputs[:-1]
         return Node(m.context.name, KERNEL, inputs, (*stats, result), attrs)
 
-    def _loss(self, m: _Match, operands: list[_Source], node: Node, back: Node | None) -> str:
-        """'' when the operator is faster than the nodes that it replaces."""
+    def _loss(self, m: _Match, operands: list[Source], new: list[Node], back: Node | None) -> str:
+        """'' when the new nodes are faster than the ones that they replace."""
         gone = [s for s in m.steps if s.op_type not in ("Mul", "Div")]  # those fuse with the Add
         gone += [back] if back is not None else []
-        for name, source in zip((*m.scores.inputs, m.context.inputs[1]), operands, strict=True):
-            while name != source.name and self.find.private(name):
-                gone.append(self.find.makers[name])
-                name = self._before(gone[-1], source)
-        together, apart = self.times.of(self.out, node), self.times.total(self.graph, gone)
+        for source in operands:
+            gone += takewhile(lambda n: self.find.private(n.outputs[0]), source.via)
+        together, apart = self.times.total(self.out, new), self.times.total(self.graph, gone)
         return f"it would cost {together:.0f} cycles, apart {apart:.0f}" * (together > apart)
-
-    def _before(self, node: Node, source: _Source) -> str:
-        """The operand through which a transpose or scaling continues to the source."""
-        if node.op_type == "Transpose":
-            return node.inputs[0]
-        step = self._factor(node)
-        return step[0] if step is not None else source.name
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return self.graph.type_of(name).shape

@@ -1,9 +1,9 @@
 """Layouts: convolutions and pools want NC1HWC0; weights are packed when loaded.
 
-In execution order: an operator that needs NC1HWC0 gets it, elementwise operators and channel
-concatenations stay in it when an operand is in it already, everything else works on ND. Where
-producer and consumer disagree a TransData is inserted, once per tensor and layout. The padding of
-channels must stay finite (see `padding`).
+In execution order: an operator that needs NC1HWC0 gets it; elementwise operators, channels joined
+or split, and repeated pixels stay in it when an operand is in it already; everything else works on
+ND. Where producer and consumer disagree a TransData is inserted, once per tensor and layout. The
+padding of channels must stay finite (see `padding`).
 Matrix products read ND, or FRACTAL_NZ where that is cheaper with the TransData counted.
 """
 
@@ -19,6 +19,7 @@ from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
 from npusim.ir.layout import c0_of
+from npusim.kernels.move import resize_repeats
 from npusim.ops import attributes, get_operator
 from npusim.program.kernel import KernelArgs, OperandSpec
 
@@ -55,6 +56,10 @@ class _Layouts:
             self._place_blocked(node)
         elif node.op_type in ("MatMul", "Gemm"):
             self._place_matmul(node)
+        elif self._moves_blocked(node):
+            inputs = (self._as(node.inputs[0], Layout.NC1HWC0), *node.inputs[1:])
+            self.padding.record(self.out, node)
+            self._emit(node, inputs, Layout.NC1HWC0)
         elif self._stays_blocked(node):
             self.padding.record(self.out, node)
             inputs = tuple(self._data(i, Layout.NC1HWC0) for i in node.inputs)
@@ -118,6 +123,19 @@ class _Layouts:
         assert spec is not None
         target = replace(spec, layout=Layout.FRACTAL_NZ)
         return self.costs.launch(KernelArgs("TransData", (spec,), (target,)))
+
+    def _moves_blocked(self, node: Node) -> bool:
+        """An NC1HWC0 image whose pixels are repeated, or cut into whole blocks of channels."""
+        if self.out.tensors[node.inputs[0]].layout is not Layout.NC1HWC0:
+            return False
+        if node.op_type == "Split":
+            c0 = c0_of(self.out.tensors[node.inputs[0]].dtype)
+            whole = all(self._shape(o)[1] % c0 == 0 for o in node.outputs)
+            return int(attributes(node)["axis"]) % 4 == 1 and whole
+        if node.op_type == "Resize":
+            counts = resize_repeats(kernel_args(self.out, node))
+            return counts is not None and counts[:2] == (1, 1)
+        return False
 
     def _stays_blocked(self, node: Node) -> bool:
         """An NC1HWC0 operand, all others alike, scalars or one value per channel."""

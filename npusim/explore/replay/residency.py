@@ -13,7 +13,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.explore.replay.launches import Launch
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType
-from npusim.machine.gm import GmState, cold, visit
+from npusim.machine.gm import GmState, cold, footprint, visit
 from npusim.machine.l2 import L2Cache
 from npusim.program.kernel import OperandSpec, Plan
 
@@ -128,7 +128,7 @@ class Memory:
             address, nbytes = ranges[i]
             if nbytes <= self._l2.size:  # of a larger one the first bytes have left
                 self._l2.touch([(address, address + nbytes)])
-        found, most = visit(self._l2, plan, inputs, ranges), cold(plan)
+        found, most = visit(self._l2, footprint(plan, inputs, ranges)), cold(plan)
         return GmState(tuple((i, min(found.share(i), most.share(i))) for i in sorted(plan.traffic)))
 
     def pass_by(self, op: RecordedOp) -> None:

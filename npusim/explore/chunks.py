@@ -104,7 +104,8 @@ class ChunkPipeline:
         self, work: ChunkWork, chip: ChipSpec, way: Way, chunks: int, buffers: int
     ) -> None:
         self._work, self._chip, self._way = work, chip, way
-        self._chunks, self._buffers = chunks, buffers
+        self._chunks = chunks
+        self._buffers = buffers if way.streams == 3 else 1  # in order, one is as good as several
         self._recorder = KeepAll()
         self._device = Device(chip, self._recorder)
         self._host = HostThread(self._device)
@@ -236,12 +237,11 @@ def hidden_cycles(timeline: Timeline) -> int:
     )
 
 
-def chunk_times(work: ChunkWork, chip: ChipSpec, buffers: int = 2) -> ChunkTimes:
-    """A chunk's stages, each alone: the last of a few in order, caches as they then are."""
-    chunks = 2 * buffers + 1
-    timeline = ChunkPipeline(work, chip, WAYS[1], chunks, buffers).run()
+def chunk_times(work: ChunkWork, chip: ChipSpec) -> ChunkTimes:
+    """A chunk's stages, each alone: the last of three in order, caches as they then are."""
+    timeline = ChunkPipeline(work, chip, WAYS[1], 3, 1).run()
     spans = []
-    for step in range(chunks):
+    for step in range(3):
         ops = [op for op in timeline.ops if not is_copy(op) and op.step == step]
         spans.append(max(op.end for op in ops) - min(op.start for op in ops))
 

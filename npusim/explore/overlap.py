@@ -50,7 +50,7 @@ def overlap_study(
     Raises:
         UnsupportedError: the buffers do not fit the chip's memory.
     """
-    times = chunk_times(work, chip, buffers)
+    times = chunk_times(work, chip)
     ways = [w for w in WAYS if streams in (None, w.streams)]
     rows = []
     for done, way in enumerate(ways):
@@ -77,13 +77,13 @@ def overlap_map(
     progress: Progress | None = None,
 ) -> OverlapMap:
     """Three streams and pinned memory, with copies of given lengths around a model."""
-    compute = chunk_times(ChunkWork(exe, (("", 1),), (("", 1),)), chip, buffers).compute
+    compute = chunk_times(ChunkWork(exe, (("", 1),), (("", 1),)), chip).compute
     way = WAYS[-1]
     cells = []
     for ratio in ratios:
         copied = (("", _bytes_taking(ratio * compute, chip)),)
         work = ChunkWork(exe, copied, copied)
-        times = chunk_times(work, chip, buffers)
+        times = chunk_times(work, chip)
         for chunks in counts:
             timeline = ChunkPipeline(work, chip, way, chunks, buffers).run()
             closed = closed_form(work, times, chip, way, chunks, buffers)

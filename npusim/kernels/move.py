@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -91,11 +92,36 @@ def _pad(args: KernelArgs) -> list[Job]:
     given, rank = dict(args.attrs), len(x.shape)
     pads = [int(p) for p in args.attr("pads")]
     axes = [int(a) % rank for a in given.get("axes") or range(rank)]
-    fill = bits_of(given.get("value") or 0, x.dtype)
     before, after = [0] * rank, [0] * rank
     for i, a in enumerate(axes):
         before[a], after[a] = pads[i], pads[len(axes) + i]
+    if given.get("mode") == "edge":
+        return _pad_edge(x, y, before, after)
+    return _pad_constant(x, y, before, after, bits_of(given.get("value") or 0, x.dtype))
+
+
+def _pad_edge(x: Region, y: Region, before: Sequence[int], after: Sequence[int]) -> list[Job]:
+    """Repeats of the outermost elements: each axis is the part before, the tensor, and after."""
+    parts = [
+        (
+            (slice(0, b), slice(0, 1)),
+            (slice(b, b + n), slice(0, n)),
+            (slice(b + n, end), slice(n - 1, n)),
+        )
+        for b, n, end in zip(before, x.shape, y.shape, strict=True)
+    ]
+    jobs = []
+    for choice in product(*parts):
+        target = y[tuple(to for to, _ in choice)]
+        jobs += job(target, x[tuple(of for _, of in choice)].broadcast(target.shape))
+    return jobs
+
+
+def _pad_constant(
+    x: Region, y: Region, before: Sequence[int], after: Sequence[int], fill: int
+) -> list[Job]:
     jobs, inner = [], y
+    rank = len(x.shape)
     for a in range(rank):
         head = (slice(None),) * a
         end = before[a] + x.shape[a] + min(0, after[a])
@@ -193,8 +219,8 @@ class Move(StridedKernel):
         same = specs[0].shape == specs[1].shape and specs[0].layout is specs[1].layout
         if blocked and not (args.op_type in _RESHAPES and same):
             return f"{args.op_type} of a blocked layout"
-        if args.op_type == "Pad" and args.get("mode", "constant") != "constant":
-            return f"Pad of mode {args.attr('mode')}"
+        if args.op_type == "Pad" and (reason := _refuse_pad(args)):
+            return reason
         needs = {"Slice": ("starts", "ends"), "Pad": ("pads",)}.get(args.op_type, ())
         missing = [n for n in needs if n not in dict(args.attrs)]
         return f"{', '.join(missing)} not known when compiling" if missing else ""
@@ -203,6 +229,15 @@ class Move(StridedKernel):
     def jobs(args: KernelArgs) -> Sequence[Job]:
         """The copies that the launch consists of."""
         return _jobs(args)
+
+
+def _refuse_pad(args: KernelArgs) -> str:
+    """Constants, and copies of the edges; those cannot cut."""
+    mode = args.get("mode", "constant")
+    if mode not in ("constant", "edge"):
+        return f"Pad of mode {mode}"
+    cuts = mode == "edge" and min(args.get("pads") or (0,)) < 0
+    return "Pad of mode edge that also cuts" if cuts else ""
 
 
 def _refuse_resize(args: KernelArgs) -> str:

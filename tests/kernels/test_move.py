@@ -163,3 +163,12 @@ def test_which_resizes_are_copies(
     args = KernelArgs("Resize", (x, None, None, None), (y,), given_attrs)
     found = get_kernel("Move").refuse(args, CHIPS["ascend910a"])
     assert reason in found and bool(reason) == bool(found)
+
+
+@settings(max_examples=20, deadline=None)
+@given(CHIP_NAMES, SHAPES, DTYPES, st.data())
+def test_pad_by_the_edges(chip: str, shape: list[int], dtype: str, data: st.DataObject) -> None:
+    pads = [data.draw(st.integers(0, 5)) for _ in range(2 * len(shape))]
+    x = random_array(np.random.default_rng(0), shape, dtype)
+    attrs = {"mode": "edge"}
+    check_operator(CHIPS[chip], "Move", "Pad", [x], attrs, [ints(*pads)], {"pads": tuple(pads)})

@@ -10,6 +10,7 @@ chip. Numbers are computed in the model's own types (`must_keep_origin_dtype`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class NpusimBackend(Backend):
         for problem in problems:
             if not isinstance(problem.error, NeedsValuesError):
                 raise problem.error
-        return NpusimRep(model, names, load_chip(_chip(device)))
+        return NpusimRep(model, names, _load(_chip(device)))
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -91,6 +92,12 @@ class NpusimBackend(Backend):
         from npusim.chip import list_chips
 
         return _chip(device) in list_chips()
+
+
+@cache
+def _load(name: str) -> ChipSpec:
+    """A shipped chip, read once: a suite prepares thousands of models."""
+    return load_chip(name)
 
 
 def _chip(device: str) -> str:

@@ -291,6 +291,8 @@ def _ops(args: argparse.Namespace) -> int:
         count = known.operators.get(name)
         table.add_row(name, runs_on(name), str(count) if count else "")
     console().print(table)
+    groups = ", ".join(f"{group} {count}" for group, count in known.kinds.items())
+    print(f"\n{known.suite}, cases that pass (no other is wrong: all are unsupported):\n{groups}")
     return EXIT_OK
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 CONFORMANCE_FILE = Path(__file__).with_name("conformance.json")
 
@@ -75,6 +76,6 @@ def runs_on(op_type: str) -> str:
         return "its newer form"
     if not defs.has(op_type):
         return ""
-    schema = defs.get_schema(op_type)
+    schema: Any = defs.get_schema(op_type)
     has_body = schema.has_function or schema.has_context_dependent_function
     return "the operators of its body" if has_body else ""

@@ -77,13 +77,20 @@ class NpusimBackend(Backend):
             UnsupportedError: names the node and what is missing. ModelError, GraphError: a model
                 that cannot be read.
         """
-        super().prepare(model, device, **kwargs)
         weights = {t.name for t in model.graph.initializer}
         names = [i.name for i in model.graph.input if i.name not in weights]
         _, problems = survey_onnx(model)
         for problem in problems:
             if not isinstance(problem.error, NeedsValuesError):
                 raise problem.error
+        try:
+            super().prepare(model, device, **kwargs)
+        except onnx.checker.ValidationError as e:
+            raise ModelError(
+                f"the model breaks a rule of ONNX: {str(e).strip().splitlines()[0]}",
+                "models that onnx.checker.check_model accepts",
+                "export the model again",
+            ) from None
         return NpusimRep(model, names, _load(_chip(device)))
 
     @classmethod

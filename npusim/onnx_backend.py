@@ -22,7 +22,7 @@ from npusim.chip import load_chip
 from npusim.chip.spec import ChipSpec
 from npusim.compiler import CompileOptions
 from npusim.dynamic import DynamicModel
-from npusim.errors import NeedsValuesError
+from npusim.errors import ModelError, NeedsValuesError
 from npusim.frontends.onnx_import import survey_onnx
 from npusim.timeline import RunResult
 
@@ -56,9 +56,16 @@ class NpusimRep(BackendRep):
                 from the inputs' elements.
         """
         del kwargs  # part of the interface; none is known
-        given = (
-            inputs if isinstance(inputs, Mapping) else dict(zip(self._names, inputs, strict=True))
-        )
+        if isinstance(inputs, Mapping):
+            given: Mapping[str, Any] = inputs
+        elif len(inputs) == len(self._names):
+            given = dict(zip(self._names, inputs, strict=True))
+        else:
+            raise ModelError(
+                f"{len(inputs)} arrays for {len(self._names)} inputs",
+                f"one for each of {', '.join(self._names)}",
+                "give an array for every input",
+            )
         arrays = {name: np.asarray(value) for name, value in given.items()}
         executable = self._model.compile(arrays).executable
         self.result = api.run(executable, self._chip, inputs=arrays)

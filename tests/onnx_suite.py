@@ -144,10 +144,10 @@ def page(unsupported: Unsupported) -> str:
             "",
             f"The backend test suite of {data['suite'].split(',')[0]} through "
             "`onnx.backend.base.Backend` (`npusim.onnx_backend`),",
-            "on the chip `ascend910b2`, in the models' own types, nothing fused. Every case",
-            "passes, or is refused with an error that names what is unsupported; no case gives a wrong",
-            "result. The suite's own comparison and tolerances decide (two units in the last place",
-            "for bfloat16).",
+            "on the chip `ascend910b2`, in the models' own types, nothing fused. Every case passes",
+            "or is refused with an error that names what is unsupported; none gives a wrong result.",
+            "The suite's own comparison and tolerances decide (two units in the last place for",
+            "bfloat16).",
             "",
             "| group | pass | unsupported | cases |",
             "| --- | --- | --- | --- |",
@@ -176,7 +176,7 @@ def page(unsupported: Unsupported) -> str:
 def _short(why: str) -> str:
     """Why, without the names of nodes and tensors."""
     why = re.sub(r"( at| of)? ?node '[^']*'( \(\w+\))?:? ?", " ", why)
-    why = re.sub(r"(of )?(input|tensor) '[^']*'", "of a value", why).split("\n")[0]
+    why = re.sub(r"(input|tensor) '[^']*'", "a value", why).split("\n")[0]
     return " ".join(why.replace("|", "/").split())
 
 

@@ -287,16 +287,18 @@ def _workloads(args: argparse.Namespace) -> int:
 
 
 def _ops(args: argparse.Namespace) -> int:
-    """Every operator, with the kernel that runs it."""
-    import npusim.compiler
+    """Every operator: what runs it, and how many cases of ONNX's suite pass."""
+    from npusim.conformance import conformance, runs_on
     from npusim.ops import operator_names
 
-    kernel_of: Callable[[str], str] | None = getattr(npusim.compiler, "kernel_of", None)
-    table = _table("operator", *(("unit", "kernel") if kernel_of else ()))
-    for name in operator_names():
-        kernel = kernel_of(name) if kernel_of else ""
-        table.add_row(name, *(("AI Core" if kernel else "AI CPU", kernel) if kernel_of else ()))
+    known = conformance()
+    table = _table("operator", "runs on", ">ONNX cases")
+    for name in sorted({*operator_names(), *(n for n, c in known.operators.items() if c.passed)}):
+        count = known.operators.get(name)
+        table.add_row(name, runs_on(name), str(count) if count else "")
     console().print(table)
+    groups = ", ".join(f"{group} {count}" for group, count in known.kinds.items())
+    print(f"\n{known.suite}, cases that pass (no other is wrong: all are unsupported):\n{groups}")
     return EXIT_OK
 
 

@@ -10,6 +10,7 @@ chip. Numbers are computed in the model's own types (`must_keep_origin_dtype`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from npusim.chip import load_chip
 from npusim.chip.spec import ChipSpec
 from npusim.compiler import CompileOptions
 from npusim.dynamic import DynamicModel
-from npusim.errors import NeedsValuesError
+from npusim.errors import ModelError, NeedsValuesError
 from npusim.frontends.onnx_import import survey_onnx
 from npusim.timeline import RunResult
 
@@ -55,9 +56,16 @@ class NpusimRep(BackendRep):
                 from the inputs' elements.
         """
         del kwargs  # part of the interface; none is known
-        given = (
-            inputs if isinstance(inputs, Mapping) else dict(zip(self._names, inputs, strict=True))
-        )
+        if isinstance(inputs, Mapping):
+            given: Mapping[str, Any] = inputs
+        elif len(inputs) == len(self._names):
+            given = dict(zip(self._names, inputs, strict=True))
+        else:
+            raise ModelError(
+                f"{len(inputs)} arrays for {len(self._names)} inputs",
+                f"one for each of {', '.join(self._names)}",
+                "give an array for every input",
+            )
         arrays = {name: np.asarray(value) for name, value in given.items()}
         executable = self._model.compile(arrays).executable
         self.result = api.run(executable, self._chip, inputs=arrays)
@@ -76,14 +84,21 @@ class NpusimBackend(Backend):
             UnsupportedError: names the node and what is missing. ModelError, GraphError: a model
                 that cannot be read.
         """
-        super().prepare(model, device, **kwargs)
         weights = {t.name for t in model.graph.initializer}
         names = [i.name for i in model.graph.input if i.name not in weights]
         _, problems = survey_onnx(model)
         for problem in problems:
             if not isinstance(problem.error, NeedsValuesError):
                 raise problem.error
-        return NpusimRep(model, names, load_chip(_chip(device)))
+        try:
+            super().prepare(model, device, **kwargs)
+        except onnx.checker.ValidationError as e:
+            raise ModelError(
+                f"the model breaks a rule of ONNX: {str(e).strip().splitlines()[0]}",
+                "models that onnx.checker.check_model accepts",
+                "export the model again",
+            ) from None
+        return NpusimRep(model, names, _load(_chip(device)))
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
@@ -91,6 +106,12 @@ class NpusimBackend(Backend):
         from npusim.chip import list_chips
 
         return _chip(device) in list_chips()
+
+
+@cache
+def _load(name: str) -> ChipSpec:
+    """A shipped chip, read once: a suite prepares thousands of models."""
+    return load_chip(name)
 
 
 def _chip(device: str) -> str:

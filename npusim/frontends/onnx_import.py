@@ -99,7 +99,8 @@ def survey_onnx(
 ) -> tuple[Graph, list[Problem]]:
     """As much of a model as can be imported, and every node that cannot, in order.
 
-    What follows from such a node is looked at by its operator's name only.
+    What follows from such a node, or from an input with unbound dimensions, is looked at by its
+    operator's name only.
 
     Raises:
         NpusimError: as `load_onnx`, when the model as a whole cannot be read.
@@ -108,12 +109,12 @@ def survey_onnx(
     model, opsets = _modern(model)
     given = {name: np.asarray(value) for name, value in (values or {}).items()}
     bound = bind_inputs(
-        model.graph, batch, {**{n: v.shape for n, v in given.items()}, **(shapes or {})}
+        model.graph, batch, {**{n: v.shape for n, v in given.items()}, **(shapes or {})}, True
     )
     _check_values(bound.types, given)
     problems: list[Problem] = []
     importer = Importer(model, opsets, base, given, problems=problems)
-    importer.run(bound.types)
+    importer.run(bound.types, bound.open)
     return importer.graph, problems
 
 

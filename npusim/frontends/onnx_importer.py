@@ -85,8 +85,8 @@ class Importer:
         names = [*(t.name for t in proto.initializer), *(i.name for i in proto.input)]
         self._tensor_names = {*names, *(o for n in proto.node for o in n.output)}
 
-    def run(self, inputs: Mapping[str, TensorType]) -> None:
-        """Import the whole graph, with inputs of the given types."""
+    def run(self, inputs: Mapping[str, TensorType], unknown: Sequence[str] = ()) -> None:
+        """Import the whole graph, with inputs of the given types, and some of unknown ones."""
         if self.proto.sparse_initializer:
             raise UnsupportedError("sparse weights", "dense initializers", "densify the model")
         read = names_read(self.proto.node) | set(self.graph.outputs)
@@ -95,6 +95,8 @@ class Importer:
             self.graph.inputs.append(name)
             self.graph.tensors[name] = Tensor(name, type_.shape, type_.dtype)
             names[name] = name
+        names.update((name, name) for name in unknown)
+        self._lost.update(unknown)
         self.body(self.proto, Scope(ChainMap(names), self.opsets, read=read))
         self._name_outputs(names)
         self._drop_unused_constants()

@@ -24,16 +24,21 @@ class Bound:
     Attributes:
         types: name → type, in the graph's order; initializers are not among them.
         rebatched: a batch size fixed in the file was replaced by another.
+        open: inputs with dimensions that are not known yet.
     """
 
     types: dict[str, TensorType]
     rebatched: bool
+    open: tuple[str, ...] = ()
 
 
 def bind_inputs(
-    graph: GraphProto, batch: int | None, shapes: Mapping[str, tuple[int, ...]]
+    graph: GraphProto,
+    batch: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    may_be_open: bool = False,
 ) -> Bound:
-    """Static types of the graph's inputs.
+    """Static types of the graph's inputs; of those with unbound dimensions none, if they may be.
 
     A whole shape given for one input also binds the symbols it replaces, in every input.
 
@@ -45,12 +50,16 @@ def bind_inputs(
     declared = {name: _declared(p) for name, p in protos.items()}
     symbols = _given_symbols(declared, shapes)
     rebatched = _bind_batch(declared, symbols, batch, shapes)
-    types = {}
+    types, unbound = {}, []
     for name, proto in protos.items():
-        shape = tuple(shapes[name]) if name in shapes else _resolve(name, declared[name], symbols)
+        dims = declared[name]
+        if may_be_open and name not in shapes and not _is_bound(dims, symbols):
+            unbound.append(name)
+            continue
+        shape = tuple(shapes[name]) if name in shapes else _resolve(name, dims, symbols)
         number = proto.type.tensor_type.elem_type
         types[name] = TensorType(shape, element_type(number, f"input {name!r}"))
-    return Bound(types, rebatched)
+    return Bound(types, rebatched, tuple(unbound))
 
 
 def _declared(proto: ValueInfoProto) -> Declared:
@@ -137,6 +146,10 @@ def _bind_batch(
     for dims in open_inputs:
         dims[0] = batch
     return True
+
+
+def _is_bound(dims: Declared, symbols: Mapping[str, int]) -> bool:
+    return dims is not None and all(not isinstance(d, str) or d in symbols for d in dims)
 
 
 def _resolve(name: str, dims: Declared, symbols: Mapping[str, int]) -> tuple[int, ...]:

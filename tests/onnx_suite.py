@@ -145,7 +145,7 @@ def page(unsupported: Unsupported) -> str:
             f"The backend test suite of {data['suite'].split(',')[0]} through "
             "`onnx.backend.base.Backend` (`npusim.onnx_backend`),",
             "on the chip `ascend910b2`, in the models' own types, nothing fused. Every case passes",
-            "or is refused with an error that names what is unsupported; none gives a wrong result.",
+            "or is refused with an error that names what is missing; none gives a wrong result.",
             "The suite's own comparison and tolerances decide (two units in the last place for",
             "bfloat16).",
             "",

@@ -21,7 +21,7 @@ def resnet18(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
 ) -> None:
     """Four stages of two basic blocks."""
-    _resnet(g, (batch, 3, height, width), classes, (2, 2, 2, 2), basic_block)
+    resnet(g, (batch, 3, height, width), classes, (2, 2, 2, 2), basic_block)
 
 
 @model("resnet50", "ResNet-50 v1.5 image classifier (25.6 M parameters)", IMAGE)
@@ -29,12 +29,17 @@ def resnet50(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
 ) -> None:
     """Stages of 3, 4, 6 and 3 bottlenecks."""
-    _resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), bottleneck)
+    resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), bottleneck)
 
 
-def _resnet(
+def resnet(
     g: GraphBuilder, image: Sequence[int], classes: int, depths: Sequence[int], block: Block
 ) -> None:
+    """A ResNet of four stages of `depths` blocks.
+
+    Raises:
+        ModelError: an image of less than 32 pixels a side.
+    """
     if min(image[2:]) < 32:
         raise ModelError(
             f"image size {image[2]}x{image[3]} of a ResNet",

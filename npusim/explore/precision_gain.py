@@ -26,8 +26,8 @@ TEXT = (
     "memory or the vector unit bind, half the bytes and twice the lanes; what it takes to launch "
     "stays. That is what the same kernels can gain at most. A net gains more where 16 bits have "
     "kernels of their own (FlashAttention, Gelu beside the product) and so fewer tasks, and where "
-    "its tensors fit into L2 in 16 bits only. At batch 1 weights are moved once and used little: transfers and "
-    "launches bind, and 3× is out of reach."
+    "its tensors fit into L2 in 16 bits only. At batch 1 weights are moved once and used little: "
+    "transfers and launches bind, and 3× is out of reach."
 )
 #: The nets on the page.
 NETS = (

@@ -151,7 +151,7 @@ def measured_chips() -> list[Figure]:
 
 def _smallest(chip: ChipSpec, blocks: int, reference: float) -> Figure:
     """The quickest Relu that uses so many blocks: at O1, which takes as many as CANN does."""
-    run = Run("relu", chip.name, {"x": (blocks, 16 if blocks == 1 else 512)}, level=1)
+    run = Run("relu", chip.name, {"x": (blocks, 16 if blocks == 1 else 1024)}, level=1)
     op = main_op(run.result())
     if op.block_dim != blocks:
         raise SystemExit(f"{run.command} ran in {op.block_dim} blocks, not in {blocks}")

@@ -24,10 +24,10 @@ TEXT = (
     "The cube of this chip has fp32. What binds the run in fp32 says how much a precision of 16 "
     "bits can give (Amdahl): where the cube binds, what its peaks are apart; where transfers, "
     "memory or the vector unit bind, half the bytes and twice the lanes; what it takes to launch "
-    "stays. `at most` holds for the same kernels: a net is above it where 16 bits have kernels of "
-    "their own (FlashAttention, Gelu beside the product) and so fewer tasks, and where its tensors "
-    "fit into L2 in 16 bits only. At batch 1 weights are moved once and used little: transfers and "
-    "launches bind, and 3× is out of reach."
+    "stays. That is what the same kernels can gain at most. A net gains more where 16 bits have "
+    "kernels of their own (FlashAttention, Gelu beside the product) and so fewer tasks, and where "
+    "its tensors fit into L2 in 16 bits only. At batch 1 weights are moved once and used little: "
+    "transfers and launches bind, and 3× is out of reach."
 )
 #: The nets on the page.
 NETS = (

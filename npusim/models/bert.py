@@ -46,22 +46,27 @@ class BertConfig:
 @model("bert-tiny", "BERT-Tiny encoder: 2 layers, hidden 128 (4.4 M parameters)", INPUTS)
 def bert_tiny(g: GraphBuilder, *, batch: int = 1, seq: int = 128) -> None:
     """Two layers."""
-    _bert(g, BertConfig(layers=2, hidden=128, heads=2), batch, seq)
+    encoder(g, BertConfig(layers=2, hidden=128, heads=2), batch, seq)
 
 
 @model("bert-base", "BERT-Base encoder: 12 layers, hidden 768 (109.5 M parameters)", INPUTS)
 def bert_base(g: GraphBuilder, *, batch: int = 1, seq: int = 128) -> None:
     """Twelve layers."""
-    _bert(g, BertConfig(layers=12, hidden=768, heads=12), batch, seq)
+    encoder(g, BertConfig(layers=12, hidden=768, heads=12), batch, seq)
 
 
 @model("bert-large", "BERT-Large encoder: 24 layers, hidden 1024 (335.1 M parameters)", INPUTS)
 def bert_large(g: GraphBuilder, *, batch: int = 1, seq: int = 128) -> None:
     """Twenty-four layers."""
-    _bert(g, BertConfig(layers=24, hidden=1024, heads=16), batch, seq)
+    encoder(g, BertConfig(layers=24, hidden=1024, heads=16), batch, seq)
 
 
-def _bert(g: GraphBuilder, config: BertConfig, batch: int, seq: int) -> None:
+def encoder(g: GraphBuilder, config: BertConfig, batch: int, seq: int) -> None:
+    """A BERT of any size, its inputs and outputs included.
+
+    Raises:
+        ModelError: `seq` is more than the positions.
+    """
     if seq > config.positions:
         raise ModelError(
             f"sequence length {seq} of a BERT",

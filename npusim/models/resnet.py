@@ -26,7 +26,7 @@ def resnet18(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
 ) -> None:
     """Four stages of two basic blocks."""
-    _resnet(g, (batch, 3, height, width), classes, (2, 2, 2, 2), basic_block)
+    resnet(g, (batch, 3, height, width), classes, (2, 2, 2, 2), basic_block)
 
 
 @model("resnet34", "ResNet-34 image classifier (21.8 M parameters)", IMAGE)
@@ -34,7 +34,7 @@ def resnet34(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
 ) -> None:
     """Stages of 3, 4, 6 and 3 basic blocks."""
-    _resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), basic_block)
+    resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), basic_block)
 
 
 @model("resnet50", "ResNet-50 v1.5 image classifier (25.6 M parameters)", IMAGE)
@@ -42,7 +42,7 @@ def resnet50(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
 ) -> None:
     """Stages of 3, 4, 6 and 3 bottlenecks."""
-    _resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), bottleneck)
+    resnet(g, (batch, 3, height, width), classes, (3, 4, 6, 3), bottleneck)
 
 
 @model("resnet101", "ResNet-101 v1.5 image classifier (44.5 M parameters)", IMAGE)
@@ -50,7 +50,7 @@ def resnet101(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
 ) -> None:
     """Stages of 3, 4, 23 and 3 bottlenecks."""
-    _resnet(g, (batch, 3, height, width), classes, (3, 4, 23, 3), bottleneck)
+    resnet(g, (batch, 3, height, width), classes, (3, 4, 23, 3), bottleneck)
 
 
 @model("resnet152", "ResNet-152 v1.5 image classifier (60.2 M parameters)", IMAGE)
@@ -58,12 +58,17 @@ def resnet152(
     g: GraphBuilder, *, batch: int = 1, height: int = 224, width: int = 224, classes: int = 1000
 ) -> None:
     """Stages of 3, 8, 36 and 3 bottlenecks."""
-    _resnet(g, (batch, 3, height, width), classes, (3, 8, 36, 3), bottleneck)
+    resnet(g, (batch, 3, height, width), classes, (3, 8, 36, 3), bottleneck)
 
 
-def _resnet(
+def resnet(
     g: GraphBuilder, image: Sequence[int], classes: int, depths: Sequence[int], block: Block
 ) -> None:
+    """A ResNet of four stages of `depths` blocks.
+
+    Raises:
+        ModelError: an image of less than 32 pixels a side.
+    """
     x = image_input(g, "a ResNet", 32, image)
     x = g.node("Relu", "relu", conv_bn(g, x, "conv1", "bn1", 64, kernel=7, stride=2))
     x = g.node("MaxPool", "maxpool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)

@@ -141,7 +141,7 @@ def ablation_page(
 
 def _gain_table(gains: Sequence[PrecisionGain]) -> str:
     most = gains[0].most
-    columns = ["net", "batch", "fp32", gains[0].precision, "gain", "at most", "tasks"]
+    columns = ["net", "batch", "fp32", gains[0].precision, "gain", "same kernels: at most", "tasks"]
     columns += [f"{what} (≤ {limit:.3g}×)" for what, limit in most.items()]
     rows = [
         [

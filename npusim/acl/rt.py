@@ -64,6 +64,12 @@ def synchronize_device() -> None:
     PROCESS.device.synchronize()
 
 
+@status
+def synchronize_device_with_timeout(timeout: int) -> None:
+    """Wait at most so many milliseconds of simulated time; -1: as long as it takes."""
+    PROCESS.device.synchronize(_seconds(timeout))
+
+
 @value(0)
 def device_can_access_peer(device_id: int, peer_device_id: int) -> int:
     """0: devices have no links to each other here."""
@@ -283,6 +289,21 @@ def get_event_avail_num() -> int:
     return PROCESS.device.events_left
 
 
+# -- errors ------------------------------------------------------------------------------------
+
+
+def peek_at_last_error(level: int) -> int:
+    """The code of the thread's last error (level 0)."""
+    return int(getattr(PROCESS.local, "code", 0))
+
+
+def get_last_error(level: int) -> int:
+    """The code of the thread's last error (level 0), once."""
+    code = peek_at_last_error(level)
+    PROCESS.local.code = 0
+    return code
+
+
 # -- memory ------------------------------------------------------------------------------------
 
 
@@ -342,6 +363,17 @@ def memcpy2d(
     _fits(width, min(dpitch, spitch))
     for row in range(height):
         PROCESS.device.transfers.copy(dst + row * dpitch, src + row * spitch, width, _way(kind))
+
+
+@status
+def memcpy2d_async(
+    dst: int, dpitch: int, src: int, spitch: int, width: int, height: int, kind: int, stream: int
+) -> None:
+    """Queue the copy of rows of `width` bytes that start `dpitch` and `spitch` bytes apart."""
+    _fits(width, min(dpitch, spitch))
+    transfers, found, way = PROCESS.device.transfers, PROCESS.stream(stream), _way(kind)
+    for row in range(height):
+        transfers.copy_async(dst + row * dpitch, src + row * spitch, width, found, way)
 
 
 @status

@@ -287,9 +287,10 @@ PROCESS = Process()
 
 
 def failed(error: NpusimError) -> int:
-    """Keep an error's text for the thread; its number."""
+    """Keep an error's text and number for the thread; the number."""
     PROCESS.local.message = str(error)
-    return int(error.code if isinstance(error, AclError) else Code.GE_FAILURE)
+    PROCESS.local.code = int(error.code if isinstance(error, AclError) else Code.GE_FAILURE)
+    return PROCESS.local.code
 
 
 def _attempt(call: Callable[[], T]) -> tuple[T | None, int]:

@@ -327,15 +327,19 @@ class Device(Managed):
                 code, f"{name} is not over after {timeout} s", "a longer time", "wait longer"
             )
 
-    def synchronize(self) -> None:
+    def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all streams are over.
 
+        Args:
+            timeout: seconds.
+
         Raises:
-            TaskFailedError: a task failed. SyncTimeoutError: they cannot end.
+            TaskFailedError: a task failed.
+            SyncTimeoutError: it took longer, or they cannot end.
         """
         streams = list(self._streams.values())
         marks = [stream.queue.drained() for stream in streams]
-        self.await_marks(marks, "synchronize device", None, Code.RT_STREAM_SYNC_TIMEOUT)
+        self.await_marks(marks, "synchronize device", timeout, Code.RT_STREAM_SYNC_TIMEOUT)
         for stream in streams:
             stream.raise_fault()
 

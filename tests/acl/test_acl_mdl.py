@@ -1,4 +1,4 @@
-"""`acl.mdl`: models from files, names and memory, and a sample of three streams as it is."""
+"""`acl.mdl`: models from files, names and memory, and samples as they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from npusim.ir import DType
 from npusim.models.builder import GraphBuilder
 
 Start = Callable[..., None]
-SAMPLE = Path(__file__).parents[1] / "data" / "pyacl" / "three_streams.py"
+SAMPLES = Path(__file__).parents[1] / "data" / "pyacl"
 SHAPE = (64, 96)
 
 
@@ -163,16 +163,32 @@ def test_a_model_on_freed_memory_fails_at_synchronisation(start: Start, model: P
     assert "freed" in (acl.get_recent_err_msg() or "")
 
 
-# -- a sample, with its import changed ------------------------------------------------------------
+# -- samples, with their import changed ------------------------------------------------------------
 
 
-def sample() -> types.ModuleType:
-    """The sample; the one change is its import."""
-    text = SAMPLE.read_text(encoding="utf-8")
+def sample(name: str) -> types.ModuleType:
+    """A sample; the one change is its import."""
+    text = (SAMPLES / f"{name}.py").read_text(encoding="utf-8")
     assert text.count("import acl\n") == 1
-    module = types.ModuleType("three_streams")
+    module = types.ModuleType(name)
     exec(text.replace("import acl\n", "import npusim.acl as acl\n"), module.__dict__)
     return module
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_asynchronous_inference_with_callbacks(
+    model: Path, interval: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(SHAPE).astype(np.float32) for _ in range(4)]
+    net = sample("async_callback").Net(str(model), callback_interval=interval)
+    net.run(inputs)
+    expected = [value for x in inputs for value in reference(model, x)]
+    assert len(net.results) == len(expected) == 8
+    for found, wanted in zip(net.results, expected, strict=True):
+        assert np.abs(found - wanted).max() < 2e-3
+    net.release_resource()
+    assert not caplog.records  # nothing leaked
 
 
 def test_copy_compute_copy_over_three_streams(
@@ -185,7 +201,7 @@ def test_copy_compute_copy_over_three_streams(
     save_onnx(g.finish(), path)
     rng = np.random.default_rng(0)
     pieces = [rng.standard_normal((1024, 512)).astype(np.float16) for _ in range(6)]
-    pipeline = sample().Pipeline(str(path))
+    pipeline = sample("three_streams").Pipeline(str(path))
     results = pipeline.run(pieces)
     timeline = acl.timeline()
     assert timeline is not None

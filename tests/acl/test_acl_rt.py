@@ -178,7 +178,9 @@ def test_timeouts_have_numbers_of_their_own(start: Start) -> None:
     acl.rt.memset_async(ptr, 8 * MIB, 1, 8 * MIB, stream)
     acl.rt.record_event(event, stream)
     assert acl.rt.synchronize_stream_with_timeout(stream, 1) == 507046
+    assert acl.rt.synchronize_device_with_timeout(1) == 507046
     assert acl.rt.synchronize_event_with_timeout(event, 1) == 507047
+    assert acl.rt.synchronize_device_with_timeout(-1) == 0
 
 
 def test_times_of_events(start: Start) -> None:
@@ -268,6 +270,8 @@ def test_frees_that_are_wrong(start: Start) -> None:
     assert acl.rt.free(ptr + 32) == 107000
     assert acl.rt.free(ptr) == 0
     assert acl.rt.free(ptr) == 107000
+    assert acl.rt.peek_at_last_error(0) == 107000 == acl.rt.get_last_error(0)
+    assert acl.rt.peek_at_last_error(0) == 0
     assert "a second free" in message()
     assert acl.rt.free_host(12345) == 107000
 
@@ -299,6 +303,9 @@ def test_rows_are_copied_apart(start: Start) -> None:
     assert acl.rt.memcpy2d(y.ctypes.data, 3, a, 10, 3, 4, 2) == 0
     assert np.array_equal(y, x[:, :3])
     assert acl.rt.memcpy2d(a, 2, x.ctypes.data, 6, 3, 4, 1) == 107000
+    assert acl.rt.memcpy2d_async(a, 10, x.ctypes.data + 3, 6, 3, 4, 1, 0) == 0
+    assert acl.rt.memcpy2d_async(y.ctypes.data, 3, a, 10, 3, 4, 2, 0) == 0
+    assert np.array_equal(y, x[:, 3:])
 
 
 def test_use_after_free_surfaces_at_synchronisation(start: Start) -> None:

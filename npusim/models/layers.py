@@ -83,16 +83,8 @@ def conv(
     inputs = [x, g.weight(f"{name}.weight", shape, std=sqrt(gain / prod(shape[1:])))]
     if bias:
         inputs.append(g.weight(f"{name}.bias", (channels,), std=0.1))
-    attrs = {"group": group} if group > 1 else {}
-    return g.node(
-        "Conv",
-        name,
-        *inputs,
-        kernel_shape=[*size],
-        strides=[stride, stride],
-        pads=[*edges, *edges],
-        **attrs,
-    )
+    window = {"kernel_shape": [*size], "strides": [stride, stride], "pads": [*edges, *edges]}
+    return g.add("Conv", name, inputs, {**window, "group": group} if group > 1 else window)
 
 
 def batch_norm(

@@ -69,7 +69,7 @@ def _sppf(g: GraphBuilder, x: str, name: str) -> str:
     parts = [_conv(g, x, f"{name}.cv1", channels // 2, 1)]
     for i in range(3):
         attrs = {"kernel_shape": [5, 5], "strides": [1, 1], "pads": [2] * 4}
-        parts.append(g.node("MaxPool", f"{name}.m.{i}", parts[-1], **attrs))
+        parts.append(g.add("MaxPool", f"{name}.m.{i}", parts[-1:], attrs))
     return _conv(g, g.node("Concat", f"{name}.concat", *parts, axis=1), f"{name}.cv2", channels, 1)
 
 

@@ -1,6 +1,6 @@
 """What cannot be seen from outside a process: one measurement, printed as JSON.
 
-    python benchmarks/inside.py functional THREADS
+    python benchmarks/inside.py functional MODEL THREADS
     python benchmarks/inside.py engine
     python benchmarks/inside.py scale full|summary
 
@@ -30,8 +30,8 @@ from npusim.timeline import Timeline, check_timeline
 TASKS, STREAMS = 100_000, 8  #: of `scale`
 
 
-def functional(threads: int) -> dict[str, float]:
-    """ResNet-50, batch 1, fp32: the simulator computing and timing, and onnxruntime computing.
+def functional(name: str, threads: int) -> dict[str, float]:
+    """A model at batch 1, fp32: the simulator computing and timing, and onnxruntime computing.
 
     Simulator times are those of a process's first run, as the report prints them: executing and
     timing all tasks, after weights and inputs are in device memory. onnxruntime's is the median
@@ -39,14 +39,14 @@ def functional(threads: int) -> dict[str, float]:
     """
     import onnxruntime as ort
 
-    chip = npusim.load_chip("ascend910a")
-    model = npusim.load_model("resnet50", batch=1, precision="fp32")
+    chip = npusim.load_chip("ascend910b2")  # whose cube takes fp32
+    model = npusim.load_model(name, batch=1, precision="fp32")
     exe = npusim.compile_graph(model.graph, chip, precision="fp32")
     inputs = npusim.make_inputs(model)
     timing = npusim.run(exe, chip, timing_only=True)
     computing = npusim.run(exe, chip, inputs=inputs)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "resnet50.onnx"
+        path = Path(folder) / "model.onnx"
         save_onnx(model.graph, path)
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -120,7 +120,7 @@ def seconds(action: Callable[[], object]) -> float:
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     measurements: dict[str, Callable[[], dict[str, float]]] = {
-        "functional": lambda: functional(int(rest[0])),
+        "functional": lambda: functional(rest[0], int(rest[1])),
         "engine": engine,
         "scale": lambda: scale(rest[0]),
     }

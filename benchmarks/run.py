@@ -144,15 +144,21 @@ def functional(runs: int) -> Iterator[Measure]:
     """Computing real numbers, against onnxruntime with as many threads: one, and all cores."""
     whole = "ResNet-50, computed, fp32, whole process"
     yield npusim_run(whole, "resnet50 --precision fp32", runs, None)
-    for threads in sorted({1, cores()}):
-        found = inside(f"functional {threads}", runs, threads)
-        command = f"python benchmarks/inside.py functional {threads}"
-        computing, reference = found["simulator_s"] - found["timing_s"], found["onnxruntime_s"]
-        what = f"ResNet-50, fp32, {threads} thread{'s' if threads > 1 else ''}"
-        yield Measure(f"{what}: computing alone", computing, "s", command)
-        yield Measure(f"{what}: onnxruntime", reference, "s", command)
-        ratio = computing / reference
-        yield Measure(f"{what}: computing ÷ onnxruntime", ratio, "×", command, 4)
+    for label, model, limit in (
+        ("ResNet-50", "resnet50", 3),
+        ("BERT-base, 128 tokens", "bert-base", 3),
+        ("MobileNetV2", "mobilenetv2", 5),
+    ):
+        for threads in sorted({1, cores()}):
+            args = f"functional {model} {threads}"
+            found = inside(args, runs, threads)
+            command = f"python benchmarks/inside.py {args}"
+            computing, reference = found["simulator_s"] - found["timing_s"], found["onnxruntime_s"]
+            what = f"{label}, fp32, {threads} thread{'s' if threads > 1 else ''}"
+            yield Measure(f"{what}: computing alone", computing, "s", command)
+            yield Measure(f"{what}: onnxruntime", reference, "s", command)
+            ratio = computing / reference
+            yield Measure(f"{what}: computing ÷ onnxruntime", ratio, "×", command, limit)
 
 
 def engine(runs: int) -> Iterator[Measure]:

@@ -15,6 +15,7 @@ from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
 from npusim.compiler.passes.fold_constants import fold_constants
@@ -41,6 +42,7 @@ from npusim.compiler.passes.trans_cast import fuse_trans_cast
 from npusim.compiler.passes.trans_matmul import fuse_matmul_transdata
 from npusim.compiler.passes.trans_motion import move_transdata
 from npusim.compiler.passes.trans_symmetry import eliminate_symmetric
+from npusim.compiler.passes.transpose_motion import sink_transposes
 from npusim.compiler.rewrite import Pass, PassReport, apply, check_switches
 from npusim.compiler.streams import assign_streams
 from npusim.ir import Graph, verify
@@ -53,12 +55,14 @@ PASSES: tuple[Pass, ...] = (
     remove_no_ops,
     remove_reshapes,
     eliminate_common,
+    sink_transposes,
     fuse_layernorm,
     fuse_rmsnorm,
     fuse_gelu,
     fuse_swish,
     turn_transposed_conv,
     fold_batchnorm,
+    fold_scales,
     remove_dead,
     assign_precision,
     remove_identities,

@@ -13,7 +13,7 @@ from npusim.ir import Layout, TensorType
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.ops import attributes, compute_node, get_operator
-from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.blocked import conv_blocked, depthwise_blocked, gemm_weights
 from npusim.ops.conv import conv_window, spread_image
 from npusim.ops.registry import round_to
 from npusim.program.executable import Buffer, Executable, Task
@@ -112,9 +112,10 @@ class FunctionalExecutor:
             for name, value in zip(task.outputs, compute_node(node, x, types), strict=True):
                 arena.storage(name)[...] = value
             return
-        if node.op_type == "Conv" and _blocked(ins):
+        if node.op_type == "Conv" and (kind := _blocked(ins)):
             out = TensorType(outs[0].storage_shape, outs[0].dtype)
-            arena.storage(task.outputs[0])[...] = round_to(self._conv(task, ins), out)
+            value = self._conv(task, ins, kind == "depthwise")
+            arena.storage(task.outputs[0])[...] = round_to(value, out)
             return
         x = [arena.read(n) if n else None for n in task.inputs]
         types = [TensorType(b.shape, b.dtype) for b in outs]
@@ -133,13 +134,10 @@ class FunctionalExecutor:
     def _as_matrix(self, w: Buffer) -> np.ndarray:
         return gemm_weights(self._arena.storage(w.name), prod(w.shape[2:]), w.shape[1])
 
-    def _conv(self, task: Task, ins: list[Buffer | None]) -> np.ndarray:
+    def _conv(self, task: Task, ins: list[Buffer | None], depthwise: bool) -> np.ndarray:
         arena, node = self._arena, task.node
         x, w = ins[0], ins[1]
         assert x is not None and w is not None
-        weights = self._gemm_weights.get(w.name)
-        if weights is None:
-            weights = self._as_matrix(w)
         fused = {s.operand for s in node.epilogue}
         has_bias = len(ins) > 2 and ins[2] is not None and 2 not in fused
         bias = arena.storage(task.inputs[2]) if has_bias else None
@@ -150,15 +148,20 @@ class FunctionalExecutor:
         attrs = attributes(node)
         window = conv_window(x.shape[2:], w.shape[2:], attrs)
         image = spread_image(arena.storage(x.name), attrs.get("spread"))
+        if depthwise:
+            return depthwise_blocked(image, arena.storage(w.name), bias, window, steps)
+        weights = self._gemm_weights.get(w.name)
+        if weights is None:
+            weights = self._as_matrix(w)
         return conv_blocked(image, weights, bias, window, steps)
 
 
-def _blocked(ins: list[Buffer | None]) -> bool:
-    """True when a convolution's operands are NC1HWC0 and FRACTAL_Z."""
+def _blocked(ins: list[Buffer | None]) -> str:
+    """Which convolution on the device layouts has these operands: "dense", "depthwise" or ""."""
     x, w = ins[0], ins[1]
-    return (
-        x is not None
-        and x.layout is Layout.NC1HWC0
-        and w is not None
-        and w.layout is Layout.FRACTAL_Z
-    )
+    if x is None or w is None or x.layout is not Layout.NC1HWC0:
+        return ""
+    if w.layout is Layout.FRACTAL_Z:
+        return "dense"
+    one_each = w.layout is Layout.ND and (w.shape[0], w.shape[1]) == (x.shape[1], 1)
+    return "depthwise" if one_each else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,18 @@ class GraphBuilder:
 
     def node(self, op_type: str, name: str, *inputs: str, out: str = "", **attrs: Any) -> str:
         """Add a node of one output, called `out` or else as the node; returns that name."""
-        (result,) = self._place(Node(name, op_type, inputs, (out or name,), attrs))
+        return self.add(op_type, name, inputs, attrs, out)
+
+    def add(
+        self,
+        op_type: str,
+        name: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any],
+        out: str = "",
+    ) -> str:
+        """As `node`, with inputs and attributes that are made elsewhere."""
+        (result,) = self._place(Node(name, op_type, tuple(inputs), (out or name,), dict(attrs)))
         return result
 
     def split(self, name: str, x: str, parts: Sequence[int], axis: int) -> tuple[str, ...]:

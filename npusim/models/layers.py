@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod, sqrt
-from typing import Any
 
 from npusim.errors import ModelError
 from npusim.ir import DType
@@ -84,16 +83,8 @@ def conv(
     inputs = [x, g.weight(f"{name}.weight", shape, std=sqrt(gain / prod(shape[1:])))]
     if bias:
         inputs.append(g.weight(f"{name}.bias", (channels,), std=0.1))
-    attrs: dict[str, Any] = {"group": group} if group > 1 else {}
-    return g.node(
-        "Conv",
-        name,
-        *inputs,
-        kernel_shape=[*size],
-        strides=[stride, stride],
-        pads=[*edges, *edges],
-        **attrs,
-    )
+    window = {"kernel_shape": [*size], "strides": [stride, stride], "pads": [*edges, *edges]}
+    return g.add("Conv", name, inputs, {**window, "group": group} if group > 1 else window)
 
 
 def batch_norm(

@@ -68,11 +68,8 @@ def _sppf(g: GraphBuilder, x: str, name: str) -> str:
     channels = g.shape(x)[1]
     parts = [_conv(g, x, f"{name}.cv1", channels // 2, 1)]
     for i in range(3):
-        pooled = g.node(
-            "MaxPool", f"{name}.m.{i}", parts[-1],
-            kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4,
-        )  # fmt: skip
-        parts.append(pooled)
+        attrs = {"kernel_shape": [5, 5], "strides": [1, 1], "pads": [2] * 4}
+        parts.append(g.add("MaxPool", f"{name}.m.{i}", parts[-1:], attrs))
     return _conv(g, g.node("Concat", f"{name}.concat", *parts, axis=1), f"{name}.cv2", channels, 1)
 
 

@@ -14,6 +14,8 @@ def _clip(
     x: np.ndarray, low: np.ndarray | None = None, high: np.ndarray | None = None
 ) -> np.ndarray:
     """max(low, ·) then min(high, ·): high wins when the two cross, as ONNX has it."""
+    if low is not None and high is not None:
+        return np.clip(x, low, high)
     y = x if low is None else np.maximum(x, low)
     return y if high is None else np.minimum(y, high)
 

@@ -7,7 +7,8 @@ weight by the caller.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import gcd
 
 import numpy as np
 
@@ -64,6 +65,75 @@ def conv_blocked(
     for step in rest:
         out = _apply(out, step)
     return out
+
+
+def depthwise_blocked(
+    x: np.ndarray,
+    weights: np.ndarray,
+    bias: np.ndarray | None,
+    window: Window,
+    steps: Sequence[tuple[EpilogueStep, np.ndarray | None]],
+) -> np.ndarray:
+    """One filter per channel with a fused epilogue, fp32 inside.
+
+    Args:
+        x: (N, C1, H, W, C0); weights: (C, 1, kh, kw); bias: (C,).
+        steps: epilogue steps with their operand in NC1HWC0.
+
+    Returns:
+        (N, C1, Ho, Wo, C0) fp32.
+    """
+    data = widen(x)
+    assert data is not None
+    n, c1, _, _, c0 = data.shape
+    ho, wo = window.out
+    taps = _per_channel(weights, c1 * c0).T.reshape(*window.kernel, c1, 1, c0)
+    rows = np.tile(taps, (1, 1, 1, wo, 1)).reshape(*window.kernel, c1, wo * c0)
+    y = np.zeros((n, c1, ho, wo * c0), np.float32)
+    if bias is not None:
+        y += np.tile(_per_channel(bias, c1 * c0).reshape(c1, 1, c0), (1, 1, wo))
+    for columns, seen in _rows_of_taps(data, window):
+        y += np.einsum("nchijx,ijcx->nchx", seen, rows[:, columns])
+    out = y.reshape(n, c1, ho, wo, c0)
+    for step in steps:
+        out = _apply(out, step)
+    return out
+
+
+def _per_channel(a: np.ndarray, channels: int) -> np.ndarray:
+    """(channels, …) fp32, with zeros for the channels that fill up the last block."""
+    wide = widen(a)
+    assert wide is not None
+    flat = wide.reshape(len(wide), -1)
+    return np.pad(flat, ((0, channels - len(flat)), (0, 0)))
+
+
+def _rows_of_taps(x: np.ndarray, window: Window) -> Iterator[tuple[slice, np.ndarray]]:
+    """(Columns of the kernel, what they see: (N, C1, Ho, kh, columns, Wo·C0)).
+
+    Rows of outputs are contiguous in it: the image's columns are taken apart by the stride, and
+    the taps that see the same of these parts go together.
+    """
+    n, c1, h, w, c0 = x.shape
+    (ho, wo), (kh, kw) = window.out, window.kernel
+    (sh, sw), (dh, dw) = window.strides, window.dilations
+    top, left = window.begin
+    height = max((ho - 1) * sh + (kh - 1) * dh + 1, top + h)
+    width = max((wo - 1) * sw + (kw - 1) * dw + 1, left + w)
+    image = x
+    if (height, width) != (h, w):
+        image = np.zeros((n, c1, height, width, c0), x.dtype)
+        image[:, :, top : top + h, left : left + w] = x
+    period = sw // gcd(sw, dw)  # of taps that see the same part
+    for first in range(min(period, kw)):
+        columns = slice(first, kw, period)
+        at, part = divmod(first * dw, sw)
+        source = np.ascontiguousarray(image[:, :, :, part::sw]).reshape(n, c1, height, -1)
+        whole, block, row, item = source.strides
+        shape = (n, c1, ho, kh, len(range(kw)[columns]), wo * c0)
+        strides = (whole, block, row * sh, row * dh, period * dw // sw * c0 * item, item)
+        start = source[..., at * c0 :]
+        yield columns, np.lib.stride_tricks.as_strided(start, shape, strides, writeable=False)
 
 
 def _apply(y: np.ndarray, step: tuple[EpilogueStep, np.ndarray | None]) -> np.ndarray:

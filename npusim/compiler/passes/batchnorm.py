@@ -29,8 +29,8 @@ def fold_batchnorm(graph: Graph, ctx: CompileContext) -> Graph:
             continue
         conv = makers.get(node.inputs[0])
         alone = len(uses.get(node.inputs[0], ())) == 1 and node.inputs[0] not in graph.outputs
-        if conv is not None and conv.op_type == "Conv" and alone and _constant_conv(out, conv):
-            replaced[conv.name] = _into_conv(out, conv, node, ctx)
+        if conv is not None and conv.op_type == "Conv" and alone and constant_conv(out, conv):
+            replaced[conv.name] = scaled_conv(out, conv, *_scale(out, node), node.outputs, ctx)
             replaced[node.name] = None
         elif len(graph.type_of(node.inputs[0]).shape) >= 2:
             replaced[node.name] = _scale_shift(out, node, ctx)
@@ -39,7 +39,8 @@ def fold_batchnorm(graph: Graph, ctx: CompileContext) -> Graph:
     return out
 
 
-def _constant_conv(graph: Graph, conv: Node) -> bool:
+def constant_conv(graph: Graph, conv: Node) -> bool:
+    """Whether a convolution's weights and bias are constants."""
     return all(not i or i in graph.constants for i in conv.inputs[1:])
 
 
@@ -67,8 +68,19 @@ def _add_constant(
     return name
 
 
-def _into_conv(graph: Graph, conv: Node, bn: Node, ctx: CompileContext) -> Node:
-    scale, shift = _scale(graph, bn)
+def scaled_conv(
+    graph: Graph,
+    conv: Node,
+    scale: Callable[[], np.ndarray],
+    shift: Callable[[], np.ndarray],
+    outputs: tuple[str, ...],
+    ctx: CompileContext,
+) -> Node:
+    """A convolution of constant weights with its channels scaled, then shifted (in fp32, lazily).
+
+    Args:
+        outputs: what the result is called.
+    """
     weights = graph.constants[conv.inputs[1]]
     bias = conv.inputs[2] if len(conv.inputs) > 2 else ""
     old_bias = graph.constants[bias] if bias else None
@@ -88,7 +100,7 @@ def _into_conv(graph: Graph, conv: Node, bn: Node, ctx: CompileContext) -> Node:
     w = _add_constant(graph, ctx, conv.inputs[1], w_type, new_weights)
     b_type = TensorType((w_type.shape[0],), w_type.dtype)
     b = _add_constant(graph, ctx, f"{conv.name}_bias", b_type, new_bias)
-    return conv.with_(inputs=(conv.inputs[0], w, b), outputs=bn.outputs)
+    return conv.with_(inputs=(conv.inputs[0], w, b), outputs=outputs)
 
 
 def _scale_shift(graph: Graph, bn: Node, ctx: CompileContext) -> Node:

@@ -1,0 +1,76 @@
+"""Convolutions on NC1HWC0 itself against Conv on NCHW."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from npusim.errors import GraphError
+from npusim.ir import EpilogueStep, Layout, Node, TensorType, pack, unpack
+from npusim.ir.dtype import DType
+from npusim.ops import compute_node, get_operator
+from npusim.ops.blocked import conv_blocked, depthwise_blocked, gemm_weights
+from npusim.ops.conv import conv_window
+
+PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.booleans(),
+    PAIRS,
+    PAIRS,
+    PAIRS,
+    st.lists(st.integers(0, 3), min_size=4, max_size=4),
+    st.tuples(st.integers(1, 2), st.integers(1, 36), st.integers(1, 10), st.integers(1, 10)),
+)
+def test_blocked_convolutions(
+    depthwise: bool,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    dilations: tuple[int, int],
+    pads: list[int],
+    shape: tuple[int, ...],
+) -> None:
+    rng = np.random.default_rng(0)
+    c, co = shape[1], shape[1] if depthwise else 20
+    attrs: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
+    attrs["group"] = c if depthwise else 1
+    try:
+        window = conv_window(shape[2:], kernel, {**get_operator("Conv").attrs, **attrs})
+    except GraphError:  # a window larger than the input
+        assume(False)
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = rng.standard_normal((co, 1 if depthwise else c, *kernel)).astype(np.float32)
+    b = rng.standard_normal(co).astype(np.float32)
+    other = rng.standard_normal((shape[0], co, *window.out)).astype(np.float32)
+    steps = (EpilogueStep("Add", 3), EpilogueStep("Relu"))
+    node = Node("n", "Conv", ("x", "w", "b", "z"), ("y",), attrs, steps)
+    want = compute_node(node, [x, w, b, other], [TensorType(other.shape, DType.FLOAT32)])[0]
+    image, operands = pack(x, Layout.NC1HWC0), [pack(other, Layout.NC1HWC0), None]
+    fused = list(zip(steps, operands, strict=True))
+    if depthwise:
+        y = depthwise_blocked(image, w, b, window, fused)
+    else:
+        packed = pack(w, Layout.FRACTAL_Z)
+        matrix = gemm_weights(packed, kernel[0] * kernel[1], c)
+        y = conv_blocked(image, matrix, b, window, fused)
+    got = unpack(np.ascontiguousarray(y), want.shape, Layout.NC1HWC0)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (2.0, -1.0), (None, 1.0), (1.0, None)])
+def test_clip_lets_the_upper_bound_win(low: float | None, high: float | None) -> None:
+    x = np.linspace(-3, 9, 25, dtype=np.float32)
+    x[3] = np.nan
+    bounds = [None if v is None else np.float32(v) for v in (low, high)]
+    want = x if low is None else np.maximum(x, bounds[0])
+    want = want if high is None else np.minimum(want, bounds[1])
+    node = Node("n", "Clip", ("x", "low", "high"), ("y",))
+    given_ = [x, *(None if v is None else np.asarray(v) for v in bounds)]
+    got = compute_node(node, given_, [TensorType(x.shape, DType.FLOAT32)])[0]
+    np.testing.assert_array_equal(got, want)

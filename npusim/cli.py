@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import npusim
 from npusim.cli_ablate import add_ablate
+from npusim.cli_check import add_check, print_problems
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
 from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
@@ -27,6 +28,7 @@ from npusim.cli_shared import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     UsageError,
+    add_input,
     add_model,
     add_set,
     console,
@@ -34,7 +36,7 @@ from npusim.cli_shared import (
     progress_bars,
 )
 from npusim.cli_tiling import compile_with_tilings
-from npusim.errors import NpusimError, nearest
+from npusim.errors import NpusimError, UnsupportedNodesError, nearest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except NpusimError as error:
         print(error, file=sys.stderr)
+        if isinstance(error, UnsupportedNodesError) and len(error.problems) > 1:
+            print_problems(error.problems, console(sys.stderr))
         return EXIT_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -86,6 +90,7 @@ def _run(args: argparse.Namespace) -> int:
         shapes=dict(args.shape) or None,
         seed=args.seed,
         precision=args.precision,
+        inputs=dict(args.input) or None,
     )
     options, notes = compile_options(args, model.precision)
     exe, gain = compile_with_tilings(args, model.graph, chip, options)
@@ -331,6 +336,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npusim {npusim.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
+    add_check(commands.add_parser)
     add_compile(commands.add_parser)
     add_ablate(commands.add_parser)
     add_diff(commands.add_parser)
@@ -356,6 +362,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     run.set_defaults(command=_run)
     add_model(run)
+    add_input(run)
     add_compile_options(run.add_argument_group("compiler"))
     how = run.add_argument_group("how")
     how.add_argument("--timing-only", action="store_true", help="compute no numbers")

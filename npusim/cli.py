@@ -22,6 +22,7 @@ from npusim.cli_diff import add_diff
 from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
 from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
+from npusim.cli_requests import run_requests_command
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
     EXIT_ERROR,
@@ -76,6 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     """Load, compile, run, check, report."""
     from npusim import api
     from npusim.chip import load_chip
+    from npusim.frontends.workload import find_workload
     from npusim.profiling.files import write_results
     from npusim.profiling.report import check_line, print_quiet, print_report
     from npusim.profiling.summary import failed_outputs
@@ -84,6 +86,10 @@ def _run(args: argparse.Namespace) -> int:
     checking = args.check or args.check_all
     _refuse_timing_only(args, checking)
     chip = load_chip(args.chip, args.set)
+    work = find_workload(args.model)
+    if work.requests:
+        options, _ = compile_options(args, work.precision)
+        return run_requests_command(args, work, chip, options)
     model = api.load_model(
         args.model,
         batch=args.batch,

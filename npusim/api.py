@@ -11,7 +11,7 @@ print(result, result.timeline.to_frame()[0])
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ import numpy as np
 from npusim.chip import ChipSpec, load_chip
 from npusim.compiler import TILING_LEVEL, CompileOptions
 from npusim.compiler import compile_graph as _compile
-from npusim.errors import UnsupportedError
+from npusim.errors import ModelError, UnsupportedError
 from npusim.frontends.shipped import ShippedData, shipped_data
 from npusim.frontends.workload import load_workload
 from npusim.ir import Graph
@@ -38,6 +38,8 @@ from npusim.program.executable import Executable, Task
 from npusim.timeline import MemoryUse, RunResult, TensorCheck
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from npusim.explore.tiling_search import TilingSearch
     from npusim.sanitize import SanitizeReport, StreamSanitizer
 
@@ -68,6 +70,7 @@ class LoadedModel:
     Attributes:
         precision: what the workload asks for ("fp16" unless it says otherwise).
         onnx_path: the file it came from, None for built-in models.
+        given: inputs that it was loaded with.
     """
 
     name: str
@@ -77,6 +80,7 @@ class LoadedModel:
     seed: int
     source: str
     onnx_path: Path | None = None
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def load_model(
@@ -86,6 +90,7 @@ def load_model(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     seed: int | None = None,
     precision: str | None = None,
+    inputs: Mapping[str, ArrayLike] | None = None,
 ) -> LoadedModel:
     """Load a workload, a built-in model or an .onnx file.
 
@@ -93,12 +98,13 @@ def load_model(
         source: workload name, built-in model name, path of a workload YAML or of an .onnx file.
         batch, shapes: bind the model's batch and input shapes.
         seed: of random weights and inputs; precision: overrides the workload's.
+        inputs: some of the inputs, instead of random ones; shapes may follow from them.
 
     Raises:
         ModelError: unknown name, unreadable file, shapes that do not fit.
     """
     workload, graph = load_workload(
-        source, batch=batch, shapes=shapes, seed=seed, precision=precision
+        source, batch=batch, shapes=shapes, seed=seed, precision=precision, inputs=inputs
     )
     path = Path(workload.source)
     return LoadedModel(
@@ -109,14 +115,39 @@ def load_model(
         seed=workload.seed,
         source=workload.source,
         onnx_path=path if path.suffix == ".onnx" else None,
+        given=_typed(graph, inputs or {}),
     )
+
+
+def _typed(graph: Graph, inputs: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """Arrays of the inputs' types and shapes.
+
+    Raises:
+        ModelError: the model has no such input, or it has another number of elements.
+    """
+    found = {}
+    for name, value in inputs.items():
+        if name not in graph.inputs:
+            raise ModelError(
+                f"the model has no input {name!r}", ", ".join(graph.inputs), "use one of these"
+            )
+        t, array = graph.type_of(name), np.asarray(value)
+        if array.size != t.size:
+            raise ModelError(
+                f"input {name!r} is given {array.size} elements",
+                f"{t.size}, of shape {t.shape}",
+                f"give as many, or another shape: --shape {name}=…",
+            )
+        found[name] = array.astype(t.dtype.np).reshape(t.shape)
+    return found
 
 
 def make_inputs(model: LoadedModel) -> dict[str, np.ndarray]:
     """Inputs for a model: those that ship beside its file when their shapes fit the graph's,
     else random ones, deterministic from its seed."""
     shipped = _shipped(model)
-    return shipped.inputs if shipped is not None else random_inputs(model.graph, model.seed)
+    found = shipped.inputs if shipped is not None else random_inputs(model.graph, model.seed)
+    return {**found, **model.graph.assumed, **model.given}
 
 
 def _shipped(model: LoadedModel) -> ShippedData | None:

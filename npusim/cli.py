@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import npusim
 from npusim.cli_ablate import add_ablate
+from npusim.cli_check import add_check, print_problems
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
 from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
@@ -23,6 +24,7 @@ from npusim.cli_overlap import add_overlap
 from npusim.cli_pipeline import add_pipeline
 from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
+from npusim.cli_requests import run_requests_command
 from npusim.cli_sanitize import Sanitizer, add_sanitize
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
@@ -30,6 +32,7 @@ from npusim.cli_shared import (
     EXIT_INTERRUPTED,
     EXIT_OK,
     UsageError,
+    add_input,
     add_model,
     add_set,
     console,
@@ -37,7 +40,7 @@ from npusim.cli_shared import (
     progress_bars,
 )
 from npusim.cli_tiling import compile_with_tilings
-from npusim.errors import NpusimError, nearest
+from npusim.errors import NpusimError, UnsupportedNodesError, nearest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except NpusimError as error:
         print(error, file=sys.stderr)
+        if isinstance(error, UnsupportedNodesError) and len(error.problems) > 1:
+            print_problems(error.problems, console(sys.stderr))
         return EXIT_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -75,6 +80,7 @@ def _run(args: argparse.Namespace) -> int:
     """Load, compile, run, check, report."""
     from npusim import api
     from npusim.chip import load_chip
+    from npusim.frontends.workload import find_workload
     from npusim.profiling.files import write_results
     from npusim.profiling.report import check_line, print_quiet, print_report
     from npusim.profiling.summary import failed_outputs
@@ -83,12 +89,17 @@ def _run(args: argparse.Namespace) -> int:
     checking = args.check or args.check_all
     _refuse_timing_only(args, checking)
     chip = load_chip(args.chip, args.set)
+    work = find_workload(args.model)
+    if work.requests:
+        options, _ = compile_options(args, work.precision)
+        return run_requests_command(args, work, chip, options)
     model = api.load_model(
         args.model,
         batch=args.batch,
         shapes=dict(args.shape) or None,
         seed=args.seed,
         precision=args.precision,
+        inputs=dict(args.input) or None,
     )
     options, notes = compile_options(args, model.precision)
     exe, gain = compile_with_tilings(args, model.graph, chip, options)
@@ -337,6 +348,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"npusim {npusim.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(commands)
+    add_check(commands.add_parser)
     add_compile(commands.add_parser)
     add_ablate(commands.add_parser)
     add_diff(commands.add_parser)
@@ -364,6 +376,7 @@ def _add_run(commands: argparse._SubParsersAction[_Parser]) -> None:
     )
     run.set_defaults(command=_run)
     add_model(run)
+    add_input(run)
     add_compile_options(run.add_argument_group("compiler"))
     how = run.add_argument_group("how")
     how.add_argument("--timing-only", action="store_true", help="compute no numbers")

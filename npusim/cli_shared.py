@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from npusim.errors import NpusimError
 
@@ -43,13 +43,13 @@ def progress_bars(shown: bool) -> Iterator[Progress | None]:
         yield report
 
 
-def console() -> Console:
-    """Where results go: plain and `REPORT_WIDTH` wide when it is no terminal."""
+def console(file: IO[str] | None = None) -> Console:
+    """Where results go (default: standard output): plain, `REPORT_WIDTH` wide when no terminal."""
     from rich.console import Console
 
     from npusim.profiling.report import REPORT_WIDTH
 
-    found = Console(highlight=False)
+    found = Console(highlight=False, file=file)
     if not found.is_terminal:
         found.width = REPORT_WIDTH
     return found
@@ -151,6 +151,34 @@ def add_model(
     if precision:
         _add_precision(what)
     what.add_argument("--seed", type=int, metavar="N", help="of weights and inputs")
+
+
+def add_input(parser: argparse._ActionsContainer) -> None:
+    """The option that gives elements of inputs."""
+    parser.add_argument(
+        "--input", type=_input, action="append", default=[], metavar="NAME=1,2|FILE.npy",
+        help="elements of an input, instead of random ones (repeatable)",
+    )  # fmt: skip
+
+
+def _input(text: str) -> tuple[str, Any]:
+    """The input and its elements: a list of numbers, or the array in a .npy file."""
+    name, _, value = text.partition("=")
+    if not name or not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=1,2,3 or NAME=FILE.npy")
+    if value.endswith(".npy"):
+        import numpy as np
+
+        try:
+            return name, np.load(value, allow_pickle=False)
+        except (OSError, ValueError) as e:
+            raise argparse.ArgumentTypeError(f"{value} cannot be read: {e}") from None
+    try:
+        numbers = [float(part) for part in value.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{value!r} is not a list of numbers") from None
+    whole = all(n.is_integer() for n in numbers)
+    return name, [int(n) for n in numbers] if whole else numbers
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

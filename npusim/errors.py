@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class NpusimError(Exception):
@@ -39,6 +40,14 @@ class ModelError(NpusimError):
 
 class UnsupportedError(NpusimError):
     """An operator, dtype or option that npusim (or the chip) does not support."""
+
+
+class UnsupportedNodesError(UnsupportedError):
+    """Nodes of a model that cannot be run. `problems` has them all, in the model's order."""
+
+    def __init__(self, what: str, allowed: str, fix: str, problems: Sequence[Any] = ()) -> None:
+        super().__init__(what, allowed, fix)
+        self.problems = tuple(problems)
 
 
 class NeedsValuesError(UnsupportedError):

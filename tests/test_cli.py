@@ -67,7 +67,8 @@ def assert_three_lines(text: str) -> None:
 def test_run_passes_its_options_on(fake, capsys) -> None:
     line = (
         "run resnet50 --chip toy --set hbm.bandwidth=99GB/s --batch 4 --shape x=1,3 --shape y=2 "
-        "--precision bf16 --seed 3 --tile-level --check-all --detail full --trace-op /fc/Gemm"
+        "--input s=1,2 --input r=0.5 --precision bf16 --seed 3 --tile-level --check-all "
+        "--detail full --trace-op /fc/Gemm"
     )
     assert main(line.split()) == 0
     assert fake.loads == [
@@ -77,6 +78,7 @@ def test_run_passes_its_options_on(fake, capsys) -> None:
             "shapes": {"x": (1, 3), "y": (2,)},
             "seed": 3,
             "precision": "bf16",
+            "inputs": {"s": [1, 2], "r": [0.5]},
         }
     ]
     run = fake.runs[0]

@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npusim.errors import ModelError, NpusimError, UnsupportedError
+from npusim.errors import (
+    ModelError,
+    NeedsValuesError,
+    NpusimError,
+    UnsupportedError,
+    UnsupportedNodesError,
+)
 from npusim.frontends import onnx_opset
 from npusim.frontends.onnx_importer import STANDARD_DOMAINS, Importer, Problem
-from npusim.frontends.onnx_shapes import bind_inputs
+from npusim.frontends.onnx_shapes import bind_inputs, given_arrays
 from npusim.ir import Graph, TensorType, verify
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from onnx import ModelProto
 
 
@@ -23,7 +30,7 @@ def load_onnx(
     *,
     batch: int | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    values: Mapping[str, np.ndarray] | None = None,
+    values: Mapping[str, ArrayLike] | None = None,
     bodies: Collection[str] = (),
 ) -> Graph:
     """Read an ONNX model as a verified Graph of the newest operator forms, all shapes known.
@@ -35,29 +42,30 @@ def load_onnx(
         values: elements of inputs, for shapes, branches and loops that follow from them. They stay
             inputs: `Graph.assumed` keeps those that were needed, for which alone the graph is
             right. Their shapes bind too. What shapes need is computed by numpy, in the model's
-            own types (so is the number of results of NonZero and its like).
+            own types (so is the number of results of NonZero and its like). Lists of numbers take
+            the declared type.
         bodies: operators that are imported as the bodies ONNX defines them by, where their first
             operand is fp16 or bf16: then each step rounds as ONNX writes it.
 
     Raises:
         ModelError: no readable model, data missing, or dimensions left unbound.
         NeedsValuesError: elements of inputs are needed that are not among `values`.
-        UnsupportedError: an operator, type or form npusim lacks; names the node.
+        UnsupportedNodesError: operators or forms npusim lacks; lists all the nodes.
         GraphError: shapes that do not fit.
     """
     model, base = _read(source)
     model, opsets = _modern(model)
-    given = {name: np.asarray(value) for name, value in (values or {}).items()}
-    bound = bind_inputs(
-        model.graph, batch, {**{n: v.shape for n, v in given.items()}, **(shapes or {})}
-    )
+    given = given_arrays(model.graph, values or {})
+    bound = bind_inputs(model.graph, batch, _all_shapes(given, shapes))
     _check_values(bound.types, given)
     importer = Importer(model, opsets, base, given, bodies)
     try:
         importer.run(bound.types)
     except NpusimError as e:
         if not bound.rebatched:
-            raise
+            problems: list[Problem] = []
+            Importer(model, opsets, base, given, bodies, problems).run(bound.types)
+            raise _all_of(problems, e) from None
         raise ModelError(
             f"the model does not work at batch {batch}, only at the batch in the file: {e.what}",
             "models whose nodes do not fix the batch size by constants (as in Reshape)",
@@ -95,7 +103,7 @@ def survey_onnx(
     *,
     batch: int | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    values: Mapping[str, np.ndarray] | None = None,
+    values: Mapping[str, ArrayLike] | None = None,
 ) -> tuple[Graph, list[Problem]]:
     """As much of a model as can be imported, and every node that cannot, in order.
 
@@ -107,15 +115,29 @@ def survey_onnx(
     """
     model, base = _read(source)
     model, opsets = _modern(model)
-    given = {name: np.asarray(value) for name, value in (values or {}).items()}
-    bound = bind_inputs(
-        model.graph, batch, {**{n: v.shape for n, v in given.items()}, **(shapes or {})}, True
-    )
+    given = given_arrays(model.graph, values or {})
+    bound = bind_inputs(model.graph, batch, _all_shapes(given, shapes), may_be_open=True)
     _check_values(bound.types, given)
     problems: list[Problem] = []
     importer = Importer(model, opsets, base, given, problems=problems)
     importer.run(bound.types, bound.open)
     return importer.graph, problems
+
+
+def _all_of(problems: list[Problem], first: NpusimError) -> NpusimError:
+    """The first error of an import, which lists every unsupported node where it is such a one."""
+    missing = [p for p in problems if not isinstance(p.error, NeedsValuesError)]
+    if not missing or not isinstance(first, UnsupportedError):
+        return first
+    error = missing[0].error
+    several = f"{len(missing)} nodes cannot be run, the first: " if missing[1:] else ""
+    return UnsupportedNodesError(several + error.what, error.allowed, error.fix, missing)
+
+
+def _all_shapes(
+    given: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]] | None
+) -> dict[str, tuple[int, ...]]:
+    return {**{name: value.shape for name, value in given.items()}, **(shapes or {})}
 
 
 def _check_values(types: Mapping[str, TensorType], given: Mapping[str, np.ndarray]) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from npusim.errors import ModelError, nearest
 from npusim.frontends.onnx_tensor import element_type
 from npusim.ir import TensorType
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from onnx import GraphProto, ValueInfoProto
 
 Dim = int | str  #: an extent, or the name of a symbolic one
@@ -62,6 +66,39 @@ def bind_inputs(
     return Bound(types, rebatched, tuple(unbound))
 
 
+def given_arrays(graph: GraphProto, values: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """Elements of inputs as arrays; plain numbers take the declared type, and shape if static.
+
+    Raises:
+        ModelError: the model has no such input.
+    """
+    protos = {i.name: i for i in graph.input}
+    found = {}
+    for name, value in values.items():
+        if name not in protos:
+            raise _no_input(name, protos)
+        if isinstance(value, np.ndarray | np.generic):
+            found[name] = np.asarray(value)
+            continue
+        dims = _declared(protos[name])
+        number = protos[name].type.tensor_type.elem_type
+        array = np.array(value).astype(element_type(number, f"input {name!r}").np)
+        static = [d for d in dims or () if isinstance(d, int)]
+        if dims is not None and len(static) == len(dims) and prod(static) == array.size:
+            array = array.reshape(static)
+        found[name] = array
+    return found
+
+
+def _no_input(name: str, names: Iterable[str]) -> ModelError:
+    near = nearest(name, names)
+    return ModelError(
+        f"the model has no input {name!r}",
+        ", ".join(names),
+        f"did you mean {near!r}?" if near else "use one of these names",
+    )
+
+
 def _declared(proto: ValueInfoProto) -> Declared:
     """Dimensions of an input as the model declares them; anonymous ones get a unique name."""
     if not proto.type.HasField("tensor_type"):
@@ -90,12 +127,7 @@ def _given_symbols(
     symbols: dict[str, int] = {}
     for name, shape in shapes.items():
         if name not in declared:
-            near = nearest(name, declared)
-            raise ModelError(
-                f"the model has no input {name!r}",
-                ", ".join(declared),
-                f"did you mean {near!r}?" if near else "use one of these names",
-            )
+            raise _no_input(name, declared)
         dims = declared[name]
         if dims is None:
             continue

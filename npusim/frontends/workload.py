@@ -6,6 +6,7 @@ A workload file, `workloads/NAME.yaml`:
     source: bert-base            # a built-in model, or an .onnx path relative to this file
     batch: 1                     # all keys but `source` may be left out
     shapes: {input_ids: [1, 384]}
+    requests: []                 # shapes of one request after the other, for `npusim run`
     options: {}                  # of the built-in model, e.g. {m: 8192}
     dtype: float32               # weights and float inputs of the built-in model
     precision: fp16              # what the compiler makes of it: fp32, bf16, a mode of CANN's
@@ -17,16 +18,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, get_args
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from npusim.data import data_dir
-from npusim.errors import ModelError, nearest
-from npusim.frontends.onnx_import import load_onnx
+from npusim.errors import ModelError, NeedsValuesError, NpusimError, nearest
+from npusim.frontends.onnx_import import load_onnx, survey_onnx
+from npusim.frontends.shipped import shipped_data
 from npusim.ir import DType, Graph
-from npusim.models import build_model, get_model, list_models
+from npusim.models import build_model, get_model, list_models, random_inputs
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 #: npusim's short names, then CANN's precision modes (`npusim.compiler.precision_modes`).
 Precision = Literal[
@@ -62,6 +68,7 @@ class Workload:
         precision: the default precision of its runs.
         seed: of a built-in model's weights, and of random inputs.
         description: one line.
+        requests: shapes of one request after the other, each over `shapes`; () for a single one.
     """
 
     name: str
@@ -73,6 +80,7 @@ class Workload:
     precision: str = "fp16"
     seed: int = 0
     description: str = ""
+    requests: tuple[Shapes, ...] = ()
 
     @property
     def is_onnx(self) -> bool:
@@ -93,6 +101,7 @@ class _File(BaseModel):
     dtype: FloatType = "float32"
     precision: Precision = "fp16"
     seed: Annotated[int, Field(strict=True, ge=0)] = 0
+    requests: tuple[dict[str, tuple[Size, ...]], ...] = ()
 
 
 def load_workload(
@@ -102,6 +111,7 @@ def load_workload(
     shapes: Shapes | None = None,
     seed: int | None = None,
     precision: str | None = None,
+    inputs: Mapping[str, ArrayLike] | None = None,
 ) -> tuple[Workload, Graph]:
     """Find a workload and build its graph.
 
@@ -113,6 +123,8 @@ def load_workload(
         seed: replaces the workload's seed.
         precision: replaces the workload's precision; asking for "fp32" makes a built-in model
             with fp32 weights and inputs.
+        inputs: elements of inputs that an ONNX model's shapes follow from (default: the inputs
+            that ship beside it, or random ones).
 
     Raises:
         ModelError: no such workload, a wrong file, or shapes that do not fit the model.
@@ -126,7 +138,7 @@ def load_workload(
         precision=found.precision if precision is None else _precision(precision),
         dtype=DType.FLOAT32 if precision == "fp32" else found.dtype,
     )
-    graph = _load_onnx(work) if work.is_onnx else _build(work)
+    graph = _load_onnx(work, inputs or {}) if work.is_onnx else _build(work)
     graph.name = work.name
     return (work if work.is_onnx else _resolved(work)), graph
 
@@ -233,7 +245,8 @@ def _refuse_model_keys(path: Path, file: _File) -> None:
 def _check_sizes(path: Path, file: _File) -> None:
     """The built-in model exists and takes the file's sizes; else an error that names the file."""
     try:
-        get_model(file.source).bind(file.shapes, file.batch, file.options)
+        for request in file.requests or ({},):
+            get_model(file.source).bind({**file.shapes, **request}, file.batch, file.options)
     except ModelError as e:
         raise ModelError(f"workload {path}: {e.what}", e.allowed, e.fix) from None
 
@@ -268,7 +281,7 @@ def _resolved(work: Workload) -> Workload:
     return replace(work, batch=sizes.pop("batch", 1), options=sizes)
 
 
-def _load_onnx(work: Workload) -> Graph:
+def _load_onnx(work: Workload, inputs: Mapping[str, ArrayLike]) -> Graph:
     for name, shape in work.shapes.items():
         if work.batch is not None and shape and shape[0] != work.batch:
             raise ModelError(
@@ -276,4 +289,29 @@ def _load_onnx(work: Workload) -> Graph:
                 f"shapes whose first dimension is {work.batch}",
                 "give the batch or the shapes, not both",
             )
-    return load_onnx(work.source, batch=work.batch, shapes=work.shapes)
+    try:
+        return load_onnx(work.source, batch=work.batch, shapes=work.shapes, values=inputs)
+    except NeedsValuesError as e:
+        return _load_with_run_inputs(work, inputs, e)
+
+
+def _load_with_run_inputs(
+    work: Workload, inputs: Mapping[str, ArrayLike], reason: NeedsValuesError
+) -> Graph:
+    """The graph for the inputs that a run would take."""
+    values = {**run_inputs(work, inputs), **inputs}
+    try:
+        return load_onnx(work.source, batch=work.batch, shapes=work.shapes, values=values)
+    except NpusimError:
+        raise NeedsValuesError(
+            f"{reason.what}; with random inputs the shapes do not fit",
+            reason.allowed,
+            "give the elements: --input NAME=1,2,3 or --input NAME=FILE.npy",
+        ) from None
+
+
+def run_inputs(work: Workload, inputs: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
+    """Inputs that ship beside an ONNX model, else random ones, though not all shapes are known."""
+    graph, _ = survey_onnx(work.source, batch=work.batch, shapes=work.shapes, values=inputs)
+    shipped = shipped_data(Path(work.source), graph.inputs, graph.outputs)
+    return shipped.inputs if shipped is not None else random_inputs(graph, work.seed)

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from npusim.ir import DType, Graph, Node, Tensor
+from npusim.ir import DType, Graph, Node, Tensor, convert
 from npusim.models.builder import generator
 
 Consumers = dict[str, list[Node]]
@@ -23,7 +23,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 
     Floats are standard normal. Integers that index a Gather's table stay within it; other
     32- and 64-bit integers are taken for masks, ones and then a padded end of zeros. Booleans are
-    fair coins, and short integers are uniform in 0 … 127.
+    fair coins, fp8 and narrower as floats are, and short integers are uniform in 0 … 127.
     """
     consumers = graph.consumers()
     return {name: _random(graph, graph.tensors[name], consumers, seed) for name in graph.inputs}
@@ -33,6 +33,8 @@ def _random(graph: Graph, tensor: Tensor, consumers: Consumers, seed: int) -> np
     rng, shape, dtype = generator(seed, tensor.name), tensor.shape, tensor.dtype
     if dtype.is_float:
         return rng.standard_normal(shape, np.float32).astype(dtype.np, copy=False)
+    if dtype.is_narrow:
+        return convert(rng.standard_normal(shape, np.float32), dtype)
     if dtype is DType.BOOL:
         return rng.integers(0, 2, shape).astype(bool)
     limit = _index_limit(graph, tensor.name, consumers)

@@ -17,7 +17,7 @@ _FIRST_WIDTH = 14  #: of the first column, where the others would press it
 def table(title: str, *columns: str) -> Table:
     """An empty table; a column that starts with ">" is right-justified."""
     found = Table(
-        title=Text(title, style="bold"),
+        title=Text(title, style="bold") if title else None,
         title_justify="left",
         caption_justify="left",
         caption_style="dim",

@@ -18,6 +18,7 @@ DATA = Path(__file__).parents[1] / "data"
 SHIPPED = [
     "bert-base",
     "bert-large",
+    "bert-requests",
     "bert-tiny",
     "deepfm",
     "gemm-1024",

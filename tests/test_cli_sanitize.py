@@ -29,13 +29,15 @@ def test_nothing_is_said_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_no_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
     assert main([*RUN, "--sanitize", "--json", str(path)]) == 0
-    found = json.loads(path.read_text())["sanitizer"]
-    assert found["findings"] == [] and found["instructions"] > 1000
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first == (
-        f"sanitizer: {found['launches']} launches of {found['kernels']} kernels checked, "
-        "no findings"
-    )
+    data = json.loads(path.read_text())["sanitizer"]
+    kernels, streams = data["kernels"], data["streams"]
+    assert kernels["findings"] == [] and kernels["instructions"] > 1000
+    assert streams["findings"] == []
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        f"sanitizer: {kernels['launches']} launches of {kernels['kernels']} kernels checked, "
+        "no findings",
+        f"sanitizer: {streams['entries']} tasks on 1 stream followed, no findings",
+    ]
 
 
 def test_findings(
@@ -54,8 +56,8 @@ def test_findings(
         "then V reads at #4 exp (softmax.py:9)",
         "missing: set_flag(MTE2, V) after #1 and wait_flag(MTE2, V) before #4; or so",
     ]
-    assert lines[4].startswith("bert-tiny on toy")
-    (found,) = json.loads(path.read_text())["sanitizer"]["findings"]
+    assert lines[4].startswith("sanitizer: ") and lines[5].startswith("bert-tiny on toy")
+    (found,) = json.loads(path.read_text())["sanitizer"]["kernels"]["findings"]
     assert (found["kind"], found["start"], found["nbytes"]) == ("read-after-write race", 32, 64)
     assert found["first"] == {
         "actor": "MTE2", "what": "copy_gm 64 B", "index": 1, "access": "writes",

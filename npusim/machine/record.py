@@ -9,7 +9,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.machine.entries import TaskEntry
 from npusim.machine.launch import LaunchResult
 from npusim.machine.stats import CoreStats
-from npusim.machine.stream import Stream, Waits
+from npusim.machine.stream import Stream
 from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.isa import N_PIPES, PIPE_NAMES
 from npusim.program.kernel import get_kernel
@@ -50,7 +50,7 @@ def make_record(
     result: LaunchResult,
     account: LaunchAccount,
     when: tuple[int, int, int],
-    waits: Waits,
+    stream: Stream,
     replayed: bool,
 ) -> OpRecord:
     """The timeline's record of one kernel launch.
@@ -58,7 +58,7 @@ def make_record(
     Args:
         when: start, launch overhead, end, in cycles.
     """
-    task, (start, launch, end) = entry.task, when
+    task, (start, launch, end), waits = entry.task, when, stream.waits
     assert task.call is not None
     return OpRecord(
         name=task.name,
@@ -66,7 +66,7 @@ def make_record(
         kernel=task.call.kernel,
         core_type=_core_type(task.call, chip),
         block_dim=task.call.plan.block_dim,
-        stream=task.stream,
+        stream=stream.number,
         start=start,
         end=end,
         launch=launch,

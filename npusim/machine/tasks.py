@@ -150,7 +150,7 @@ class TaskRunner:
             if key is not None:
                 self._accounts[key] = account
         when = (start, overhead, end)
-        return make_record(entry, self._chip, result, account, when, stream.waits, replayed)
+        return make_record(entry, self._chip, result, account, when, stream, replayed)
 
     def _profile(self, launch: _Launch, gm: GmState, keep: bool) -> tuple[LaunchResult, bool]:
         """The launch's timing, simulated at its first occurrence."""

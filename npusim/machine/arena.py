@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,11 +13,22 @@ from npusim.program.executable import Executable
 
 
 class Arena:
-    """The bytes of device memory during a functional run."""
+    """The bytes of device memory during a functional run.
+
+    Raises:
+        ModelError: this machine has less memory than the program's weights and activations take.
+    """
 
     def __init__(self, exe: Executable) -> None:
         self._exe = exe
-        self._bytes = np.zeros(exe.memory.arena_bytes, np.uint8)
+        need, have = exe.memory.arena_bytes, _host_bytes()
+        if need > have:
+            raise ModelError(
+                f"computing {exe.name} takes {need} bytes of memory",
+                f"at most {have}, what this machine has",
+                "time it without computing it (--timing-only), or give smaller shapes",
+            )
+        self._bytes = np.zeros(need, np.uint8)
 
     def storage(self, name: str) -> np.ndarray:
         """The buffer's device array (a view; writes go to device memory)."""
@@ -89,3 +101,8 @@ class Arena:
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the graph outputs."""
         return {name: np.array(self.read(name)) for name in self._exe.outputs}
+
+
+def _host_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

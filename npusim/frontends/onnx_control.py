@@ -21,8 +21,6 @@ from npusim.ir import Node, TensorType
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
 
-MOST_TURNS = 100_000  #: of one loop
-
 
 class Maker(Protocol):
     """What branches and loops ask of the importer."""
@@ -49,6 +47,9 @@ class Maker(Protocol):
 
     def place(self, node: Node) -> None:
         """Add a node."""
+
+    def spend(self, where: str) -> None:
+        """Count a turn of a loop; too many are an error."""
 
 
 #: A construct: maker, node, scope and unique name → the tensors of the node's outputs.
@@ -84,14 +85,10 @@ def _loop(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
     _check_arity(body, where, len(state) + 2, len(state) + 1)
     scans: list[list[str]] = [[] for _ in body.output[1 + len(state) :]]
     turn = 0
-    while going and turn < most:
-        if turn >= MOST_TURNS:
-            raise UnsupportedError(
-                f"more than {MOST_TURNS} turns of Loop node {where!r}",
-                f"at most {MOST_TURNS}",
-                "let the loop end earlier",
-            )
-        inner = scope.inner(f"{_local(scope, where)}/{turn}", body)
+    bodies = scope.inner(_local(scope, where), body)
+    while going and (most is None or turn < most):
+        maker.spend(f"Loop node {where!r}")
+        inner = bodies.turn(turn)
         given = [
             maker.constant(f"{where}/{turn}/turn", np.array(turn, np.int64)),
             maker.constant(f"{where}/{turn}/condition", np.array(True)),
@@ -103,7 +100,7 @@ def _loop(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
         for scan, value in zip(scans, made[1 + len(state) :], strict=True):
             scan.append(value)
         turn += 1
-        if turn < most:
+        if most is None or turn < most:
             going = bool(_known(maker, made[0], f"the condition of Loop {where!r}"))
     stacked = [
         _stack(maker, scan, 0, f"{where}/scan_{i}", body.output[1 + len(state) + i])
@@ -112,10 +109,10 @@ def _loop(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
     return [*state, *stacked]
 
 
-def _trips(maker: Maker, name: str, where: str) -> int:
-    """The most turns that a Loop may take."""
+def _trips(maker: Maker, name: str, where: str) -> int | None:
+    """The most turns that a Loop may take, None for no limit."""
     if not name:
-        return MOST_TURNS + 1
+        return None
     return int(_known(maker, name, f"the trip count of Loop node {where!r}"))
 
 
@@ -144,8 +141,10 @@ def _scan(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
         )
     (n,) = turns
     scans: list[list[str]] = [[] for _ in body.output[len(state) :]]
+    bodies = scope.inner(_local(scope, where), body)
     for turn in range(n):
-        inner = scope.inner(f"{_local(scope, where)}/{turn}", body)
+        maker.spend(f"Scan node {where!r}")
+        inner = bodies.turn(turn)
         parts = [
             _part(maker, x, axis, n - 1 - turn if back else turn, f"{where}/{turn}/part_{i}")
             for i, (x, axis, back) in enumerate(zip(scanned, axes, backward, strict=True))

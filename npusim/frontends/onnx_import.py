@@ -87,7 +87,7 @@ def _read(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None]:
         raise ModelError(f"no file {str(path)!r}", accepted, "check the path")
     try:
         model = onnx.load_model(path, load_external_data=False)
-    except (DecodeError, ValueError) as e:
+    except (DecodeError, OSError, ValueError) as e:
         raise ModelError(
             f"{str(path)!r} is not an ONNX model, or is damaged ({e})",
             accepted,

@@ -24,10 +24,13 @@ from npusim.ops.shaping import ConstantOfShape
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-MOST_NODES = 200_000  #: of a graph, loops unrolled
+MOST_NODES = 200_000  #: of a graph, loops unrolled and functions expanded
+MOST_BYTES = 1 << 40  #: of a tensor
+MOST_DIMENSIONS = 64  #: of a tensor: numpy's limit
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 _OPTIONAL_OUTPUTS = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 _CONSTANT_LISTS: dict[str, type] = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -74,7 +77,7 @@ class Importer:
         self.base = base
         self.graph = Graph(proto.name or "model", [], {}, [], [o.name for o in proto.output])
         self.values = Values(self.graph, given)
-        self.placed = 0
+        self._done = 0
         self._given = given
         self._functions = Functions(model)
         self._bodies = bodies
@@ -93,7 +96,7 @@ class Importer:
         names: dict[str, str] = {}
         for name, type_ in inputs.items():
             self.graph.inputs.append(name)
-            self.graph.tensors[name] = Tensor(name, type_.shape, type_.dtype)
+            self._add_tensor(name, type_, f"input {name!r}")
             names[name] = name
         names.update((name, name) for name in unknown)
         self._lost.update(unknown)
@@ -158,25 +161,76 @@ class Importer:
         return kept
 
     def _add_constant(self, name: str, value: Constant) -> None:
+        self._add_tensor(name, value.type, f"constant {name!r}")
         self.graph.constants[name] = value
-        self.graph.tensors[name] = Tensor(name, value.type.shape, value.type.dtype)
+
+    def _add_tensor(self, name: str, type_: TensorType, what: str) -> None:
+        """A new tensor of the graph.
+
+        Raises:
+            GraphError: there is one of that name. UnsupportedError: it is too large.
+        """
+        if name in self.graph.tensors:
+            raise GraphError(
+                f"{what} is made twice", "one maker for every tensor", "rename one of them"
+            )
+        rank, size = len(type_.shape), type_.size * type_.dtype.size
+        if rank > MOST_DIMENSIONS or size > MOST_BYTES:
+            shown = type_.shape if rank <= MOST_DIMENSIONS else f"of {rank} dimensions"
+            raise UnsupportedError(
+                f"{what} has {size} bytes, its shape is {shown}",
+                f"at most {MOST_BYTES} bytes and {MOST_DIMENSIONS} dimensions",
+                "give smaller shapes, or repair the model",
+            )
+        self.graph.tensors[name] = Tensor(name, type_.shape, type_.dtype)
+
+    def spend(self, where: str) -> None:
+        """Count a node, or a turn of a loop.
+
+        Raises:
+            UnsupportedError: more than `MOST_NODES` of them.
+        """
+        self._done += 1
+        if self._done > MOST_NODES:
+            raise UnsupportedError(
+                f"more than {MOST_NODES} nodes, loops unrolled, at {where}",
+                f"at most {MOST_NODES}",
+                "give the loops fewer turns",
+            )
 
     def node(self, proto: NodeProto, scope: Scope) -> None:
         """One node of the file: a constant, one or more nodes of the graph, or a whole body."""
+        self.spend(f"node {_name(proto)!r}")
         if self._problems is None:
-            self._import(proto, scope)
+            self._checked(proto, scope)
             return
         try:
             if any(scope.names.get(i) in self._lost for i in proto.input if i):
                 self._lose(proto, scope)
                 self._known_operator(proto, scope)
             else:
-                self._import(proto, scope)
+                self._checked(proto, scope)
         except NpusimError as e:
             opset = scope.opsets.get(proto.domain, 0)
             name = scope.prefix + _name(proto)
             self._problems.append(Problem(name, proto.op_type, proto.domain, opset, e))
             self._lose(proto, scope)
+
+    def _checked(self, proto: NodeProto, scope: Scope) -> None:
+        """Import a node; a file may hold attributes and operands of any kind and number.
+
+        Raises:
+            GraphError: they are none that the operator's rules can make sense of.
+        """
+        try:
+            self._import(proto, scope)
+        except _MALFORMED as e:
+            raise GraphError(
+                f"node {scope.prefix + _name(proto)!r} ({proto.op_type}) is malformed: "
+                f"{type(e).__name__}: {' '.join(str(e).split())}",
+                "operands and attributes as ONNX defines them",
+                "see what onnx.checker.check_model says, and export the model again",
+            ) from e
 
     def _lose(self, proto: NodeProto, scope: Scope) -> None:
         """The outputs' types cannot be known."""
@@ -293,13 +347,7 @@ class Importer:
         if "" in node.outputs:
             named = (o or self.fresh(f"{node.name}/unread") for o in node.outputs)
             node = node.with_(outputs=tuple(named))
-        self.placed += 1
-        if self.placed > MOST_NODES:
-            raise UnsupportedError(
-                f"more than {MOST_NODES} nodes, loops unrolled, at node {node.name!r}",
-                f"at most {MOST_NODES}",
-                "give the loops fewer turns",
-            )
+        self.spend(f"node {node.name!r}")
         types = [self.graph.type_of(i) if i else None for i in node.inputs]
         asked = Asked(self.values, node.inputs)
         out = infer_node(node, types, asked)
@@ -310,7 +358,7 @@ class Importer:
             return
         node = self._with_parameters(node, asked.positions)
         for name, t in zip(node.outputs, out, strict=True):
-            self.graph.tensors[name] = Tensor(name, t.shape, t.dtype)
+            self._add_tensor(name, t, f"tensor {name!r} of node {node.name!r} ({node.op_type})")
         self.graph.nodes.append(node)
         self.values.made_by(node)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,6 +19,9 @@ class Arena:
         data: the plan's memory; new and zero by default.
         moved: the bytes of buffers that are elsewhere, by name.
         start: the first address of the plan that `data` holds.
+
+    Raises:
+        ModelError: this machine has less memory than the program's weights and activations take.
     """
 
     def __init__(
@@ -28,7 +32,7 @@ class Arena:
         start: int = 0,
     ) -> None:
         self._exe = exe
-        self._bytes = np.zeros(exe.memory.arena_bytes, np.uint8) if data is None else data
+        self._bytes = _new_memory(exe) if data is None else data
         self._moved = moved or {}
         self._start = start
 
@@ -111,3 +115,20 @@ class Arena:
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the graph outputs."""
         return {name: np.array(self.read(name)) for name in self._exe.outputs}
+
+
+def _new_memory(exe: Executable) -> np.ndarray:
+    """Zeros for the whole plan, where this machine has that much."""
+    need, have = exe.memory.arena_bytes, _host_bytes()
+    if need > have:
+        raise ModelError(
+            f"computing {exe.name} takes {need} bytes of memory",
+            f"at most {have}, what this machine has",
+            "time it without computing it (--timing-only), or give smaller shapes",
+        )
+    return np.zeros(need, np.uint8)
+
+
+def _host_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

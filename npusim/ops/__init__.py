@@ -22,6 +22,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     movement,
     normalization,
     pool,
+    quantization,
     reduction,
     resize,
     shaping,

@@ -32,6 +32,7 @@ from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.qkv import fuse_qkv
+from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
@@ -49,6 +50,7 @@ from npusim.program.executable import Executable, verify_executable
 #: In order. Each takes a verified graph and gives one.
 PASSES: tuple[Pass, ...] = (
     remove_identities,
+    unroll_recurrent,
     fold_constants,
     remove_no_ops,
     remove_reshapes,

@@ -23,6 +23,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     normalization,
     pool,
     quantization,
+    recurrent,
     reduction,
     resize,
     shaping,

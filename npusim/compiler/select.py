@@ -14,6 +14,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "DepthwiseConv", "ConvVector"),
     "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
+    "MatMulV2": ("MatMul",),
     "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "BatchNormalization": ("Elementwise",),
     "MaxPool": ("Pool",),

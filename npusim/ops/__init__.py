@@ -11,6 +11,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     cann_instance_norm,
     cann_iou,
     cann_lp_norm,
+    cann_quant,
     cann_top_k,
     cast,
     conv,

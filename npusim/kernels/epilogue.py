@@ -171,7 +171,7 @@ class CubeOutput:
         most: int = 2,
     ) -> None:
         self._k, self._spec, self._view, self._columns = k, spec, view, columns
-        self.sums = I32 if spec.out == I32 else F32  #: what L0C holds
+        self.sums = F32 if k.args.operands[0].dtype.is_float else I32  #: what L0C holds
         m_blocks, n_blocks = tile
         self._fixp = k.chip.core.fixp is not None
         self._drain_pipe = Pipe.FIXP if self._fixp else Pipe.V

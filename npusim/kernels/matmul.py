@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from math import prod
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import Layout
+from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.cube_tiling import Share, share, work_splits
@@ -61,6 +61,8 @@ class MatMul(TileKernel):
         assert sa is not None and sb is not None
         if sa.dtype is not sb.dtype or sa.dtype.value not in chip.core.cube.k:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {sa.dtype.value}"
+        if not sa.dtype.is_float and args.outputs[0].dtype is not DType.INT32:
+            return "int32 sums leave as they are"
         if not sa.dtype.is_float and (args.get("transA") or not args.get("transB")):
             return f"{sa.dtype.value} fractals are loaded untransposed: A [M, K], B [N, K]"
         if not batches_match(sa.shape, sb.shape):

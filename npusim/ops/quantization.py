@@ -14,12 +14,10 @@ import numpy as np
 from npusim.ir import DType, TensorType
 from npusim.ir.narrow import INTEGERS, narrowed
 from npusim.ops.common import axis_of, check, supported
-from npusim.ops.conv import Conv
+from npusim.ops.conv import BYTES, Conv
 from npusim.ops.matmul import matmul_shape, product
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator, schema
 from npusim.ops.window import WINDOW_ATTRS
-
-BYTES = (DType.INT8, DType.UINT8)  #: what integer products take
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:

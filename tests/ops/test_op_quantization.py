@@ -136,3 +136,35 @@ def test_there_and_back(
             inputs = {"x": value, "s": scale, "z": zero}
             exe = check(op_type, inputs, constant, chip, {"axis": axis})
             assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+
+
+@RUNS
+@given(
+    st.sampled_from([*CHIPS]), st.sampled_from(["uint8", "int8"]), st.tuples(*[st.integers(1, 40)] * 2),
+    st.tuples(*[st.integers(1, 3)] * 5), st.booleans(), st.booleans(), st.booleans(),
+    st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+def test_convolutions(
+    chip: str, kind: str, channels: tuple[int, int], window: tuple[int, ...], again: bool,
+    x_zero: bool, w_zero: bool, constant: bool, seed: int,
+) -> None:  # fmt: skip
+    (ci, co), (kh, kw, stride, pad, batch) = channels, window
+    rng = np.random.default_rng(seed)
+    attrs = {"strides": [stride, stride], "pads": [pad - 1, 0, 0, pad - 1]}
+    x, w = integers(rng, "uint8", batch, ci, 7, 6), integers(rng, kind, co, ci, kh, kw)
+    xz, wz = integers(rng, "uint8"), integers(rng, kind) if kind == "uint8" else np.int8([0])
+    zeros = {"xz": xz if x_zero else np.zeros_like(xz), "wz": wz if w_zero else np.zeros_like(wz)}
+    zeros["wz"] = zeros["wz"].reshape(())
+    if again:
+        inputs = {
+            "x": x, "xs": scales(rng), "xz": zeros["xz"], "w": w, "ws": scales(rng, co),
+            "wz": zeros["wz"], "ys": np.asarray(30 * scales(rng)), "yz": integers(rng, "uint8"),
+            "b": rng.integers(-5000, 5000, co).astype(np.int32),
+        }  # fmt: skip
+        exe = check("QLinearConv", inputs, {*inputs} - {"x"} if constant else {"w", "b"}, chip,
+                    attrs, apart=1)  # fmt: skip
+    else:
+        weights = {"w", "xz", "wz"} if constant else {"w"}
+        exe = check("ConvInteger", {"x": x, "w": w, **zeros}, weights, chip, attrs)
+    assert any(t.uses_cube for t in exe.tasks)
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)

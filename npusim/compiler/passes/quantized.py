@@ -11,7 +11,10 @@ shifted to int8: x - 128, and so is the zero point.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -178,9 +181,89 @@ def _qlinear_matmul(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
     return w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
 
 
+# -- convolutions ----
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A convolution's input: tensor, zero point ('' for 0), the convolution's attributes."""
+
+    x: str
+    zero: str
+    attrs: Mapping[str, Any]
+
+    def sums(self, w: NodeWriter, weights: str) -> str:
+        """int32 sums of (x - zero) with weights that have no zero point.
+
+        A zero point that is known pads the image and is corrected in the bias. Else zeros pad it,
+        and a convolution of ones says how often a result has seen the zero point.
+        """
+        attrs = dict(self.attrs)
+        if not self.zero:
+            return w.op("Conv", self.x, weights, attrs=attrs)
+        known = w.value(self.zero)
+        if known is not None:
+            offset = int(known.reshape(()))
+            attrs["offset_x"] = offset
+            return w.op("Conv", self.x, weights, self._bias(w, weights, offset), attrs=attrs)
+        t = w.type(self.x)
+        ones = w.constant(np.ones((1, *t.shape[1:]), t.dtype.np))
+        seen = w.op("Mul", w.op("Conv", ones, weights, attrs=attrs), self.zero)
+        return w.op("Sub", w.op("Conv", self.x, weights, attrs=attrs), seen)
+
+    def _bias(self, w: NodeWriter, weights: str, offset: int) -> str:
+        shape = w.type(weights).shape
+        rows = w.reshape(weights, shape[0], prod(shape[1:]))
+        column = w.op("MatMulV2", rows, _ones(w, rows), attrs={"transB": 1})
+        return w.op("Mul", w.reshape(column, shape[0]), _number(w, -offset))
+
+
+def _conv_sums(
+    w: NodeWriter, node: Node, ctx: CompileContext, x: tuple[str, str], weights: tuple[str, str]
+) -> str:
+    """int32 sums of a convolution, '' where the cube cannot make them."""
+    attrs, types = attributes(node), [w.type(name) for name, _ in (x, weights)]
+    if "int8" not in ctx.chip.core.cube.k or len(types[0].shape) != 4:
+        return ""
+    shift = not _cube_takes(ctx, *(t.dtype for t in types))
+    filters, zero = _signed(w, *weights, shift)
+    if zero and attrs["group"] != 1:
+        return ""
+    image = _Image(*_signed(w, *x, shift), attrs)
+    sums = image.sums(w, filters)
+    if zero:
+        t = w.type(filters)
+        windows = image.sums(w, w.constant(np.ones((1, *t.shape[1:]), t.dtype.np)))
+        sums = w.op("Sub", sums, w.op("Mul", windows, _per_channel(w, zero)))
+    return sums
+
+
+def _per_channel(w: NodeWriter, x: str) -> str:
+    """One value, or one per channel, as it broadcasts to an image."""
+    return x if w.type(x).size == 1 else w.reshape(x, -1, 1, 1)
+
+
+def _conv_integer(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
+    x, weights = node.inputs[:2]
+    return _conv_sums(w, node, ctx, (x, _given(node, 2)), (weights, _given(node, 3)))
+
+
+def _qlinear_conv(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
+    x, x_scale, x_zero, weights, w_scale, w_zero, scale, zero = node.inputs[:8]
+    sums = _conv_sums(w, node, ctx, (x, x_zero), (weights, w_zero))
+    if not sums:
+        return ""
+    if _given(node, 8):
+        sums = w.op("Add", sums, _per_channel(w, node.inputs[8]))
+    operands = [sums, *(_per_channel(w, s) for s in (x_scale, w_scale, scale)), zero]
+    return w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
+
+
 LOWERINGS: dict[str, Lowering] = {
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
     "MatMulInteger": _matmul_integer,
     "QLinearMatMul": _qlinear_matmul,
+    "ConvInteger": _conv_integer,
+    "QLinearConv": _qlinear_conv,
 }

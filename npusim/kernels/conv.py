@@ -1,10 +1,11 @@
 """Conv2D: implicit GEMM on the cube, img2col on the way from L1 to L0A.
 
 Input NC1HWC0, weights FRACTAL_Z (K = C1·kh·kw blocks, N = Co1 blocks), output NC1HWC0, optional
-bias, fused epilogue (see `epilogue`). int8 and uint8 are summed in int32, in blocks of 32 channels;
-attribute `offset_x` is what pads the image then. M runs over the output positions of one image, in 16-row
+bias, fused epilogue (see `epilogue`). M runs over the output positions of one image, in 16-row
 fractals. Work is split over blocks by image, M and N. A block walks tiles of its share as MatMul
 does; a chunk of K is a range of C1, so that the input band of a chunk is loaded once for all taps.
+
+int8 and uint8 are summed in int32, in blocks of 32 channels; `offset_x` is what pads the image.
 
 Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
 an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
@@ -351,9 +352,7 @@ class ConvBody:
         def load_x() -> Instr:
             band = x_src.region((x_c1, bottom - top, p.width, p.c0), dtype)
             padding = k.args.get("offset_x", 0)
-            return k.load3d(
-                l0a_tile(), band, p.window, row0, rows, x_lo, top, padding=padding
-            )
+            return k.load3d(l0a_tile(), band, p.window, row0, rows, x_lo, top, padding=padding)
 
         def load_w() -> Instr:
             return self._load_l0b(l0b_tile(), w_src, w_c1, w_lo)

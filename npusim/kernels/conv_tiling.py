@@ -188,7 +188,8 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo, *(attrs["spread"] or (1, 1)))
     spec = ep.make_spec(args)
-    return ConvProblem(n, blocks(c, c0_of(x.dtype)), h, wd, co, ho * wo, window, x.dtype, spec, step)
+    c1 = blocks(c, c0_of(x.dtype))
+    return ConvProblem(n, c1, h, wd, co, ho * wo, window, x.dtype, spec, step)
 
 
 def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from npusim.errors import UnsupportedError
 from npusim.ir import DType
 from npusim.kernels import (
     library_expressions,  # noqa: F401  (registers programs)
-    quant_expressions,  # noqa: F401
+    quant_expressions,
     training_expressions,  # noqa: F401
     vector_ops,
 )

@@ -1,7 +1,7 @@
 """MatMul: C[b, m, n] = A[b, m, k] · B[b, k, n] (+ bias) on the cube, with a fused epilogue.
 
-Serves MatMul, Gemm (transposed operands, bias) and, in int8 and uint8, MatMulV2. Work is split over blocks by batch, M and N;
-a block walks tiles of its share:
+Serves MatMul, Gemm (transposed operands, bias) and, in int8 and uint8, MatMulV2. Work is split
+over blocks by batch, M and N; a block walks tiles of its share:
 
     for batch: for m tile: for n tile:          (the resident operand's loop is the outer one)
         for k chunk: MTE2: A and B chunks → L1            (double-buffered)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from npusim.ir import DType
-from npusim.kernels.expressions import INTEGER, LOWER, RAW
+from npusim.kernels.expressions import INTEGER, LOWER, RAW, Lower
 from npusim.kernels.vector_program import F16, F32, Arg, Builder, Value
 from npusim.ops.quantization import integer_range
 
@@ -67,7 +67,7 @@ def _requant(
     return _narrow(b, b.mul(_wide(b, x), factor), offset, DType.of(attrs["to"]))
 
 
-QUANTISATION = {
+QUANTISATION: dict[str, Lower] = {
     "AscendQuant": _quant,
     "AscendAntiQuant": _anti_quant,
     "AscendDequant": _dequant,

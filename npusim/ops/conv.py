@@ -13,8 +13,7 @@ from npusim.ops.common import check
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator, schema
 from npusim.ops.window import WINDOW_ATTRS, Window
 
-
-BYTES = (DType.INT8, DType.UINT8)
+BYTES = (DType.INT8, DType.UINT8)  #: what integer products take
 
 
 def conv_window(size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs) -> Window:

@@ -69,7 +69,7 @@ class _Recurrent(Operator):
     """
 
     @classmethod
-    def infer(cls, x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:  # type: ignore[override]
+    def infer(cls, x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         t, w, r = x.type(0), x.type(1), x.type(2)
         ranks = len(t.shape) == len(w.shape) == len(r.shape) == 3
         check(ranks, f"X {t.shape}, W {w.shape}, R {r.shape}", "three dimensions each")
@@ -89,11 +89,11 @@ class _Recurrent(Operator):
         return [TensorType(s, t.dtype) for s in (y, h, h)][:n_outputs]
 
     @classmethod
-    def compute(cls, x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:  # type: ignore[override]
+    def compute(cls, x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         return unrolled(Numpy(), cls.op_type, x, attrs)[: len(out)]
 
     @classmethod
-    def work(cls, x: Types, out: Types, attrs: Attrs) -> Work:  # type: ignore[override]
+    def work(cls, x: Types, out: Types, attrs: Attrs) -> Work:
         t, w, r = x[:3]
         assert t is not None and w is not None and r is not None
         points = t.shape[0] * t.shape[1]
@@ -111,11 +111,11 @@ class RNN(_Recurrent):
 class GRU(_Recurrent):
     """Gates z, r and a candidate h; `linear_before_reset`: r scales h·R' + b, not h."""
 
-    attrs = {**_ATTRS, **schema(linear_before_reset=0)}
+    attrs = schema(**_ATTRS, linear_before_reset=0)
 
 
 @operator("LSTM")
 class LSTM(_Recurrent):
     """Gates i, o, f and a candidate c, with peepholes; `input_forget`: f = 1 - i."""
 
-    attrs = {**_ATTRS, **schema(input_forget=0)}
+    attrs = schema(**_ATTRS, input_forget=0)

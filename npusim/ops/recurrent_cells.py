@@ -1,6 +1,6 @@
 """LSTM, GRU and RNN written out in other operators, step by step: the one definition of all three.
 
-`unrolled` says it for any `Algebra`: `ops.recurrent` computes with arrays, the compiler writes nodes.
+`unrolled` says it for any `Algebra`: `ops.recurrent` computes arrays, the compiler writes nodes.
 The input's share of all gates, of all steps, is one matrix product before the first step.
 """
 
@@ -189,7 +189,7 @@ class _Cell(Generic[V]):
         return (m.op("Add", m.op("Mul", self._one_minus(z), new), kept),)
 
 
-def _bias(m: Algebra[V], op_type: str, b: V, hidden: int, linear: bool) -> tuple[V, V | None]:
+def _biases(m: Algebra[V], op_type: str, b: V, hidden: int, linear: bool) -> tuple[V, V | None]:
     """The bias of the input's product, and of the hidden state's where it cannot be in there."""
     n = GATES[op_type] * hidden
     own, other = _slice(m, b, 0, 0, n), _slice(m, b, 0, n, 2 * n)
@@ -250,17 +250,19 @@ def unrolled(
     functions, each = activations(op_type, attrs, len(reverse)), len(_ACTIVATIONS[op_type])
     ys, states = [], []
     for d, backwards in enumerate(reverse):
-        bias: tuple[V | None, V | None] = (None, None)
+        own: V | None = None
+        other: V | None = None
         if b is not None:
             linear = bool(attrs.get("linear_before_reset"))
-            bias = _bias(m, op_type, _direction(m, b, d), hidden, linear)
+            found: tuple[V, V | None] = _biases(m, op_type, _direction(m, b, d), hidden, linear)
+            own, other = found
         p = initial[2]
         peephole = () if p is None else tuple(m.split(_direction(m, p, d), 0, 3))
         cell = _Cell(
             m, attrs, functions[d * each : (d + 1) * each], _direction(m, r, d), hidden,
-            bias[1], peephole,
+            other, peephole,
         )  # fmt: skip
-        operands = [flat, _direction(m, w, d), *([] if bias[0] is None else [bias[0]])]
+        operands = [flat, _direction(m, w, d), *([] if own is None else [own])]
         share = m.op("Gemm", *operands, attrs={"transB": 1})
         state = tuple(
             _initial(m, initial[i], d, first, (batch, hidden), x)

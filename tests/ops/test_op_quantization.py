@@ -131,7 +131,8 @@ def test_there_and_back(
     zero = integers(rng, dtype, *parts) if data.draw(st.booleans()) or dtype == "int8" else None
     constant = {"s", "z"} if data.draw(st.booleans()) else set()
     x = rng.normal(0, 3, shape).astype(np.float32)
-    for op_type, value in (("QuantizeLinear", x), ("DequantizeLinear", integers(rng, dtype, *shape))):
+    values = {"QuantizeLinear": x, "DequantizeLinear": integers(rng, dtype, *shape)}
+    for op_type, value in values.items():
         if op_type == "QuantizeLinear" or zero is not None or dtype == "uint8":
             inputs = {"x": value, "s": scale, "z": zero}
             exe = check(op_type, inputs, constant, chip, {"axis": axis})
@@ -140,7 +141,7 @@ def test_there_and_back(
 
 @RUNS
 @given(
-    st.sampled_from([*CHIPS]), st.sampled_from(["uint8", "int8"]), st.tuples(*[st.integers(1, 40)] * 2),
+    st.sampled_from([*CHIPS]), BYTE, st.tuples(*[st.integers(1, 40)] * 2),
     st.tuples(*[st.integers(1, 3)] * 5), st.booleans(), st.booleans(), st.booleans(),
     st.booleans(), st.integers(0, 99),
 )  # fmt: skip

@@ -44,9 +44,7 @@ def _alone(graph: Graph, node: Node, uses: dict[str, list[Node]]) -> bool:
     return single and graph.type_of(result).dtype.is_float
 
 
-def _scales(
-    graph: Graph, scale: str, uses: dict[str, list[Node]]
-) -> tuple[tuple[str, ...], str]:
+def _scales(graph: Graph, scale: str, uses: dict[str, list[Node]]) -> tuple[tuple[str, ...], str]:
     """The factors of a scale, and the name of the Mul that has become needless ('' if none)."""
     maker = graph.producers().get(scale)
     if maker is None or maker.op_type != "Mul":

@@ -129,9 +129,7 @@ def _ones(w: NodeWriter, x: str) -> str:
     return w.constant(np.ones((1, t.shape[-1]), t.dtype.np))
 
 
-def _matmul_sums(
-    w: NodeWriter, ctx: CompileContext, a: tuple[str, str], b: tuple[str, str]
-) -> str:
+def _matmul_sums(w: NodeWriter, ctx: CompileContext, a: tuple[str, str], b: tuple[str, str]) -> str:
     """int32 sums of a product of (operand, zero point), '' where the cube cannot make them."""
     types = [w.type(x) for x, _ in (a, b)]
     if "int8" not in ctx.chip.core.cube.k or min(len(t.shape) for t in types) < 2:
@@ -145,7 +143,8 @@ def _matmul_sums(
     transposed = {"transB": 1}
     if za and w.type(za).size > 1 and len(w.type(za).shape) == 1:  # one per row of A
         za = w.reshape(za, -1, 1)
-    bias, extra = [], []
+    bias: list[str] = []
+    extra: list[str] = []
     if za:
         n = w.type(right).shape[-2]
         column = w.op("MatMulV2", right, _ones(w, right), attrs=transposed)

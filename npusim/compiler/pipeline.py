@@ -15,6 +15,7 @@ from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.conv1d import expand_conv1d
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
 from npusim.compiler.passes.dequant import fuse_dequant
@@ -54,6 +55,7 @@ PASSES: tuple[Pass, ...] = (
     remove_identities,
     unroll_recurrent,
     lower_quantized,
+    expand_conv1d,
     fold_constants,
     fuse_dequant,
     remove_no_ops,

@@ -15,9 +15,11 @@ from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.conv1d import expand_conv1d
 from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
+from npusim.compiler.passes.dequant import fuse_dequant
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
     fuse_bias,
@@ -33,6 +35,8 @@ from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.qkv import fuse_qkv
+from npusim.compiler.passes.quantized import lower_quantized
+from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
@@ -51,7 +55,11 @@ from npusim.program.executable import Executable, verify_executable
 #: In order. Each takes a verified graph and gives one.
 PASSES: tuple[Pass, ...] = (
     remove_identities,
+    unroll_recurrent,
+    lower_quantized,
+    expand_conv1d,
     fold_constants,
+    fuse_dequant,
     remove_no_ops,
     remove_reshapes,
     eliminate_common,

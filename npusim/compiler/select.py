@@ -14,6 +14,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "DepthwiseConv", "ConvVector"),
     "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
+    "MatMulV2": ("MatMul",),
     "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "BatchNormalization": ("Elementwise",),
     "MaxPool": ("Pool",),
@@ -81,6 +82,15 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+#: Operator → what does its work once a pass has rewritten it.
+BECOMES: dict[str, str] = {
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), "Gemm"),
+    **dict.fromkeys(("MatMulInteger", "QLinearMatMul"), "MatMulV2"),
+    **dict.fromkeys(("ConvInteger", "QLinearConv"), "Conv"),
+    "QuantizeLinear": "AscendQuant",
+    "DequantizeLinear": "AscendAntiQuant",
+}
+
 #: Inputs that are parameters when constant: they become attributes of the launch.
 PARAMETERS: dict[str, dict[int, str]] = {
     "Slice": {1: "starts", 2: "ends", 3: "axes", 4: "steps"},
@@ -118,6 +128,7 @@ def moves_nothing(graph: Graph, node: Node) -> bool:
 
 def kernel_of(op_type: str) -> str:
     """The preferred kernel of an operator; 'view' when it is free, '' for the AI CPU."""
+    op_type = BECOMES.get(op_type, op_type)
     if op_type in VIEWS:
         return "view"
     if op_type in CANDIDATES:

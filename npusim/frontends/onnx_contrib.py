@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from npusim.errors import UnsupportedError
 from npusim.frontends.onnx_opset import Builder
 from npusim.ir import Node
@@ -62,6 +64,30 @@ def _skip_norm(op_type: str) -> Callable[[Node, Builder], list[Node]]:
     return rewrite
 
 
+def _dynamic_lstm(node: Node, builder: Builder) -> list[Node]:
+    """DynamicQuantizeLSTM: weights [D, I, 4H] made real and turned. The sequence, which onnxruntime
+    quantises step by step, stays real."""
+    nodes, turned = [], []
+    scales = (node.inputs[8:10], node.inputs[10:12])
+    for which, name, (scale, zero) in zip("WR", node.inputs[1:3], scales, strict=True):
+        prefix, operands = f"{node.name}/{which}", [name]
+        for hint, part in (("scale", scale), ("zero", zero)):  # [D] or [D, 4H]
+            d, *columns = builder.type(part).shape
+            shape = np.array((d, 1, *(columns or (1,))), np.int64)
+            by = builder.constant(f"{prefix}_shape", shape)
+            spread = builder.fresh(f"{prefix}_{hint}")
+            nodes.append(Node(f"{prefix}/{hint}", "Reshape", (part, by), (spread,)))
+            operands.append(spread)
+        wide = builder.fresh(f"{prefix}_wide")
+        attrs = {"to": builder.type(scale).dtype.value}
+        nodes.append(Node(f"{prefix}/wide", "AscendAntiQuant", tuple(operands), (wide,), attrs))
+        turned.append(builder.fresh(f"{prefix}_turned"))
+        perm = {"perm": [0, 2, 1]}
+        nodes.append(Node(f"{prefix}/turned", "Transpose", (wide,), (turned[-1],), perm))
+    inputs = (node.inputs[0], *turned, *node.inputs[3:8])
+    return [*nodes, node.with_(op_type="LSTM", inputs=inputs)]
+
+
 def _as(op_type: str, **defaults: float) -> Callable[[Node, Builder], list[Node]]:
     """The standard operator of the same meaning."""
     return lambda node, builder: [node.with_(op_type=op_type, attrs={**defaults, **node.attrs})]
@@ -74,6 +100,7 @@ _REWRITES: dict[str, Callable[[Node, Builder], list[Node]]] = {
     "QuickGelu": _as("Swish", alpha=1.702),
     "LayerNormalization": _as("LayerNormalization"),
     "SimplifiedLayerNormalization": _as("RMSNormalization"),
+    "DynamicQuantizeLSTM": _dynamic_lstm,
     "SkipLayerNormalization": _skip_norm("LayerNormalization"),
     "SkipSimplifiedLayerNormalization": _skip_norm("RMSNormalization"),
 }

@@ -320,8 +320,8 @@ class Importer:
             meant = scope.attrs.get(a.ref_attr_name) if a.ref_attr_name else a
             if meant is not None:
                 attrs[a.name] = attribute(meant, where)
-        for key in ("to", "dtype"):
-            if isinstance(attrs.get(key), int):
+        for key in ("to", "dtype", "output_dtype", "precision"):
+            if isinstance(attrs.get(key), int) and (attrs[key] or key in ("to", "dtype")):
                 attrs[key] = element_type(attrs[key], where).value
         kept = list(proto.output)
         if proto.op_type in _OPTIONAL_OUTPUTS:

@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "acl": {
         "api",
         "runtime",
+        "sanitize",
         "frontends",
         "compiler",
         "machine",

@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
         "timeline",
     },
 }
-EVERYWHERE = {"errors", "data"}
+EVERYWHERE = {"errors", "data", "limits"}
 
 
 def imported_folders(path: Path) -> set[str]:

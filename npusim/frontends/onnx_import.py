@@ -173,7 +173,7 @@ def _modern(model: ModelProto) -> tuple[ModelProto, dict[str, int]]:
 
     try:
         converted = version_converter.convert_version(model, onnx_opset.OLDEST)
-    except (RuntimeError, version_converter.ConvertError) as e:
+    except Exception as e:  # the converter raises many kinds on a damaged model
         raise UnsupportedError(
             f"a model of opset {version} that onnx cannot convert: {_first_line(e)}",
             f"opset {onnx_opset.OLDEST} to {onnx_opset.NEWEST}, and older ones that "

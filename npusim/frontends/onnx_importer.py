@@ -24,9 +24,9 @@ from npusim.ops.shaping import ConstantOfShape
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-MOST_NODES = 200_000  #: of a graph, loops unrolled and functions expanded
+MOST_NODES = 50_000  #: of a graph, loops unrolled and functions expanded
 MOST_BYTES = 1 << 40  #: of a tensor
-MOST_DIMENSIONS = 64  #: of a tensor: numpy's limit
+MOST_DIMENSIONS = 32  #: of a tensor: numpy broadcasts no more
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 _OPTIONAL_OUTPUTS = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
@@ -315,11 +315,19 @@ class Importer:
         """The node as it is, under a unique name; its outputs are bound."""
         name = self.node_name(scope.prefix + _name(proto))
         where = f"node {name!r} ({proto.op_type})"
+        kinds = self._functions.attribute_kinds(proto, scope)
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
             meant = scope.attrs.get(a.ref_attr_name) if a.ref_attr_name else a
-            if meant is not None:
-                attrs[a.name] = attribute(meant, where)
+            if meant is None:
+                continue
+            if kinds.get(a.name, meant.type) != meant.type:
+                raise GraphError(
+                    f"attribute {a.name!r} of {where} is of kind {meant.type}",
+                    f"kind {kinds[a.name]} (AttributeProto.AttributeType)",
+                    "export the model again",
+                )
+            attrs[a.name] = attribute(meant, where)
         for key in ("to", "dtype", "output_dtype", "precision"):
             if isinstance(attrs.get(key), int) and (attrs[key] or key in ("to", "dtype")):
                 attrs[key] = element_type(attrs[key], where).value

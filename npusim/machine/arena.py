@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from npusim.errors import ModelError
 from npusim.ir import convert, pack, unpack
+from npusim.limits import check_host_memory
 from npusim.program.executable import Executable
 
 
@@ -119,16 +119,6 @@ class Arena:
 
 def _new_memory(exe: Executable) -> np.ndarray:
     """Zeros for the whole plan, where this machine has that much."""
-    need, have = exe.memory.arena_bytes, _host_bytes()
-    if need > have:
-        raise ModelError(
-            f"computing {exe.name} takes {need} bytes of memory",
-            f"at most {have}, what this machine has",
-            "time it without computing it (--timing-only), or give smaller shapes",
-        )
+    need = exe.memory.arena_bytes
+    check_host_memory(need, f"weights and activations of {exe.name}")
     return np.zeros(need, np.uint8)
-
-
-def _host_bytes() -> int:
-    """Memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -137,7 +137,7 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """
     try:
         return tuple(np.broadcast_shapes(*shapes))
-    except ValueError:
+    except (RuntimeError, ValueError):  # RuntimeError: too many dimensions
         raise GraphError(
             f"shapes {', '.join(map(str, shapes))} do not broadcast",
             "dimensions that are equal, or 1, counted from the last",

@@ -79,7 +79,7 @@ def test_folds_that_share_operands_take_linear_time() -> None:
 def test_more_memory_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = load_onnx(model([node("Relu", "x", "y")], {"x": [2048]}, ["y"]))
     exe = compile_graph(graph, CHIP, CompileOptions())
-    monkeypatch.setattr("npusim.machine.arena._host_bytes", lambda: 1024)
+    monkeypatch.setattr("npusim.limits.host_bytes", lambda: 1024)
     with pytest.raises(ModelError, match="--timing-only"):
         Arena(exe)
 

@@ -34,6 +34,7 @@ from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.passes.qdq import fuse_qdq
 from npusim.compiler.passes.qkv import fuse_qkv
 from npusim.compiler.passes.quantized import lower_quantized
 from npusim.compiler.passes.recurrent import unroll_recurrent
@@ -56,6 +57,7 @@ from npusim.program.executable import Executable, verify_executable
 PASSES: tuple[Pass, ...] = (
     remove_identities,
     unroll_recurrent,
+    fuse_qdq,
     lower_quantized,
     expand_conv1d,
     fold_constants,

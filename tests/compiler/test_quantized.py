@@ -8,10 +8,12 @@ from compiling import CHIPS, check_run, compiled, count, graph_of, kinds, passed
 
 from npusim import api
 from npusim.compiler.passes.conv1d import expand_conv1d
+from npusim.compiler.passes.qdq import fuse_qdq
 from npusim.compiler.passes.quantized import lower_quantized
 from npusim.frontends.reference import evaluate
 from npusim.ir import DType, Graph
 from npusim.models.builder import GraphBuilder
+from npusim.ops.conv import BYTES
 from npusim.program.executable import TaskKind
 
 RNG = np.random.default_rng(0)
@@ -95,3 +97,49 @@ def test_int8_is_twice_as_fast() -> None:
             op = result.timeline.ops[-1]
             cycles.append(op.end - op.start)
         assert 1.6 < cycles[1] / cycles[0] <= 2.0, (chip, cycles)
+
+
+def _qdq(op_type: str) -> Graph:
+    """A product of dequantised tensors, quantised again."""
+    conv = op_type == "Conv"
+
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (2, 20, 9, 8) if conv else (40, 70), DType.UINT8)
+        shape = {"Conv": (24, 20, 3, 3), "Gemm": (24, 70), "MatMul": (70, 24)}[op_type]
+        weights = g.constant("w", RNG.integers(-128, 128, shape), DType.INT8)
+        axis = 1 if op_type == "MatMul" else 0
+        real = g.node("DequantizeLinear", "real", x, g.constant("xs", 0.02),
+                      g.constant("xz", 130, DType.UINT8))  # fmt: skip
+        w = g.node("DequantizeLinear", "wide", weights,
+                   g.constant("ws", RNG.uniform(0.001, 0.02, 24)),
+                   g.constant("wz", np.zeros(24), DType.INT8), axis=axis)  # fmt: skip
+        attrs: dict[str, object] = {"Conv": {"pads": [1, 0, 1, 2]}, "Gemm": {"transB": 1}}.get(
+            op_type, {}
+        )
+        bias = () if op_type == "MatMul" else (g.weight("b", (24,), 0.3),)
+        y = g.node("Relu", "relu", g.node(op_type, "product", real, w, *bias, **attrs))
+        return g.node("QuantizeLinear", "y", y, g.constant("ys", 0.05),
+                      g.constant("yz", 3, DType.UINT8))  # fmt: skip
+
+    return graph_of(write)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "Gemm", "MatMul"])
+@pytest.mark.parametrize("chip", CHIPS)
+def test_products_of_real_numbers_that_were_bytes(op_type: str, chip: str) -> None:
+    graph = _qdq(op_type)
+    integers = passed(fuse_qdq, graph)
+    assert count(integers, op_type) == 0
+    same_values(graph, integers, rtol=0.01)  # a unit of 8 bits, where it lay half-way
+    rng = np.random.default_rng(0)
+    shape = graph.tensors["x"].shape
+    inputs = {"x": rng.integers(0, 256, shape).astype(np.uint8)}
+    exe = compiled(graph, chip)
+    tile, whole = (
+        api.run(exe, CHIPS[chip], inputs=inputs, tile_level=t).outputs["y"] for t in (True, False)
+    )
+    np.testing.assert_array_equal(tile, whole)
+    want = evaluate(graph, inputs)["y"].astype(int)
+    assert np.abs(tile.astype(int) - want).max() <= 1
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+    assert any(t.uses_cube and t.compute_dtype in BYTES for t in exe.tasks)

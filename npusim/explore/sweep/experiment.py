@@ -144,7 +144,9 @@ SETTINGS = (
 
 def list_experiments() -> list[Experiment]:
     """The shipped experiments, by name."""
-    return [load_experiment(path) for path in sorted(data_dir("configs/experiments").glob("*.yaml"))]
+    return [
+        load_experiment(path) for path in sorted(data_dir("configs/experiments").glob("*.yaml"))
+    ]
 
 
 def load_experiment(spec: str | Path | Mapping[str, Any]) -> Experiment:

@@ -71,6 +71,7 @@ class Expression:
             if isinstance(node.value, bool | int | float | str):
                 return
             raise self._error(f"has the constant {node.value!r}")
+        operators: list[ast.AST]
         parts: list[ast.AST]
         if isinstance(node, ast.BinOp):
             operators, parts = [node.op], [node.left, node.right]

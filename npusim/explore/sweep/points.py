@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from npusim.chip.source import chip_path, read_leaves
 from npusim.chip.spec import ChipSpec
 from npusim.explore.sweep.errors import ExperimentError
 from npusim.explore.sweep.experiment import SETTINGS, Experiment, WorkloadChoice, as_list
+from npusim.explore.sweep.values import Swept
 
 #: A setting of a point: hashable, in base units.
 Setting = tuple[str, Any]
@@ -69,12 +70,7 @@ class Points:
         drawn = [axis for axis in experiment.swept if axis.draw]
         self._random = bool(file.samples) and not drawn
         if drawn and file.samples:
-            self._axes.append(
-                [
-                    {k: value for a in drawn if a.draw for value in [a.draw.sample(rng)] for k in a.keys}
-                    for _ in range(file.samples)
-                ]
-            )
+            self._axes.append([_sample(drawn, rng) for _ in range(file.samples)])
         whole = prod(len(axis) for axis in self._axes)
         self.count = min(whole, file.samples or whole) if self._random else whole
         self._whole = whole
@@ -84,7 +80,7 @@ class Points:
         file = self._experiment.file
         allowed = 0
         for settings in self._combinations():
-            if not all(c.holds(lambda name, s=settings: self._value(s, name)) for c in self._experiment.constraints):  # type: ignore[misc]  # fmt: skip
+            if not self._allowed(settings):
                 continue
             allowed += 1
             for repeat in range(file.repeats):
@@ -92,6 +88,10 @@ class Points:
                 yield Point(_ordered(chosen))
         if not allowed:
             raise self._impossible()
+
+    def _allowed(self, settings: Mapping[str, Any]) -> bool:
+        names = partial(self._value, settings)
+        return all(c.holds(names) for c in self._experiment.constraints)
 
     def _combinations(self) -> Iterator[dict[str, Any]]:
         if not self._random:
@@ -150,6 +150,14 @@ def _workloads(choices: Sequence[WorkloadChoice]) -> list[dict[str, Any]]:
     return found
 
 
+def _sample(drawn: Sequence[Swept], rng: random.Random) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for axis in drawn:
+        assert axis.draw is not None, "only those are drawn"
+        found |= dict.fromkeys(axis.keys, axis.draw.sample(rng))
+    return found
+
+
 def _options(given: Any, name: str, keep_none: bool = True) -> list[list[dict[str, Any]]]:
     values = as_list(given)
     return [[{name: v} if v is not None or keep_none else {} for v in values]]
@@ -158,5 +166,3 @@ def _options(given: Any, name: str, keep_none: bool = True) -> list[list[dict[st
 def _ordered(settings: Mapping[str, Any]) -> tuple[Setting, ...]:
     first = [(name, settings[name]) for name in SETTINGS if name in settings]
     return (*first, *((k, v) for k, v in settings.items() if k not in SETTINGS))
-
-

@@ -11,8 +11,10 @@ from npusim.errors import UnsupportedError
 from npusim.explore.sweep.engines import Engine, run_local
 from npusim.explore.sweep.evaluate import Evaluator, Job, Keys, Row, columns
 from npusim.explore.sweep.experiment import Experiment, load_experiment
+from npusim.explore.sweep.metrics import METRICS
 from npusim.explore.sweep.points import Points
 from npusim.explore.sweep.store import RowStore, write_parquet
+from npusim.profiling.sweep_plot import PlotSpec, sweep_figure
 
 if TYPE_CHECKING:
     import pandas
@@ -108,8 +110,7 @@ class Sweep:
             known = [store.done[job.key] for job in jobs if job.key in store.done]
             self.rows.extend(known)
             left = [job for job in jobs if job.key not in store.done]
-            for row in self._rows(left, len(jobs), progress, store):
-                yield row
+            yield from self._rows(left, len(jobs), progress, store)
         write_parquet(self.rows, self._out / "rows.parquet")
 
     def _rows(
@@ -156,9 +157,9 @@ class Sweep:
         Raises:
             UnsupportedError: matplotlib is not installed.
         """
-        from npusim.explore.sweep.figures import figure_of
-
-        return [figure_of(self.experiment, plot, self.ordered()) for plot in self.experiment.file.plots]
+        units = {name: m.unit for name, m in METRICS.items()}
+        chosen = [p.model_dump() for p in self.experiment.file.plots]
+        return [sweep_figure(self.ordered(), PlotSpec(**p, units=units)) for p in chosen]
 
 
 def _engine(name: str, cluster: str | None) -> Engine:

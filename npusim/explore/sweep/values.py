@@ -1,10 +1,10 @@
 """The values of one swept key: a list, a range, or draws from a distribution.
 
-    [64 KiB, 128 KiB]                              every one
-    {range: [0.8 GHz, 1.2 GHz], steps: 5}          at equal distances, both ends among them
-    {log_range: [0.3 TB/s, 4.8 TB/s], steps: 5}    at equal ratios
-    {uniform: [1, 64]}, {log_uniform: [1, 64]}, {normal: [MEAN, DEVIATION]}, {choice: [1, 2, 4]}
-                                                   drawn at random, `samples` times
+[64 KiB, 128 KiB]                              every one
+{range: [0.8 GHz, 1.2 GHz], steps: 5}          at equal distances, both ends among them
+{log_range: [0.3 TB/s, 4.8 TB/s], steps: 5}    at equal ratios
+{uniform: [1, 64]}, {log_uniform: [1, 64]}, {normal: [MEAN, DEVIATION]}, {choice: [1, 2, 4]}
+                                               drawn at random, `samples` times
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ def parse(at: str, key: str, value: object) -> Any:
         what = f"{at} = {value!r}: {(error.context or {}).get('problem', 'wrong')}"
         fix = str((error.context or {}).get("fix") or f"correct the values of {key}")
         raise ExperimentError(what, entry.allowed, fix) from None
-    kinds = {int: int, float: (int, float), bool: bool, str: str}
+    kinds: dict[type, tuple[type, ...]] = {
+        int: (int,), float: (int, float), bool: (bool,), str: (str,),
+    }  # fmt: skip
     wanted = kinds.get(entry.kind or object)
     if wanted and (not isinstance(value, wanted) or (entry.kind is int and value is True)):
         raise ExperimentError(f"{at} = {value!r}", entry.allowed, f"correct the values of {key}")

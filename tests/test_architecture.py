@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"machine", "program", "timeline", "chip", "ops", "ir"},
     "profiling": {"timeline", "chip"},
     "explore": {
+        "profiling",
         "frontends",
         "models",
         "compiler",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from npusim.chip.reuse import Reuse
 from npusim.chip.spec import ChipSpec
 from npusim.compiler.lower import lower
 from npusim.compiler.memory import plan_memory
@@ -111,13 +112,18 @@ class Compilation:
     decisions: tuple[Decision, ...]
 
 
-def compile_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Executable:
+def compile_graph(
+    graph: Graph, chip: ChipSpec, options: CompileOptions, reuse: Reuse | None = None
+) -> Executable:
     """Compile a graph for a chip.
+
+    Args:
+        reuse: tilings that compilations before found; they are taken where they hold here too.
 
     Raises:
         UnsupportedError: an operator, a type or the memory that the chip does not have.
     """
-    return compile_watched(graph, chip, options).executable
+    return compile_watched(graph, chip, options, reuse=reuse).executable
 
 
 def lower_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Executable:
@@ -131,7 +137,11 @@ def lower_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Execut
 
 
 def compile_watched(
-    graph: Graph, chip: ChipSpec, options: CompileOptions, watch: Watch | None = None
+    graph: Graph,
+    chip: ChipSpec,
+    options: CompileOptions,
+    watch: Watch | None = None,
+    reuse: Reuse | None = None,
 ) -> Compilation:
     """As `compile_graph`, telling what every pass did.
 
@@ -140,7 +150,7 @@ def compile_watched(
     """
     check_switches(options)
     taken = {*graph.tensors, *(n.name for n in graph.nodes)}
-    ctx = CompileContext(chip, options, taken=taken)
+    ctx = CompileContext(chip, options, taken=taken, reuse=reuse)
     if watch is not None:
         watch(verify(graph), None)
     reports = []

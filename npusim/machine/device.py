@@ -13,6 +13,7 @@ from typing import Any
 
 import simpy
 
+from npusim.chip.reuse import Reuse
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.machine.copies import CopyRunner
@@ -44,6 +45,7 @@ class Device:
         progress: called with the number of records made so far, after each.
         watch: called with every kernel launch and what it finds in memory.
         observer: told of entries as they are queued and begun.
+        reuse: kernels that were timed on other devices.
 
     Attributes:
         env: the simulation's; its time is in cycles. events: engine events so far.
@@ -59,6 +61,7 @@ class Device:
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
         observer: Observer | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         self.chip, self.recorder = chip, recorder
         self.env = simpy.Environment()
@@ -68,7 +71,8 @@ class Device:
         self._progress = progress
         self.observer = observer
         self._shared = Shared(self.env, chip)
-        self._tasks = TaskRunner(self.env, chip, self._shared, detail, frozenset(trace), watch)
+        traced = frozenset(trace)
+        self._tasks = TaskRunner(self.env, chip, self._shared, detail, traced, watch, reuse)
         self._copies = CopyRunner(self.env, chip, self._shared)
         self._dvpp = DvppRunner(self.env, chip, self._shared)
         scheduler = chip.scheduler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -85,6 +85,14 @@ def attention() -> onnx.ModelProto:
     proto = model(nodes, {"ids": [4]}, ["y"], weights)
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     return proto
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_turns() -> Iterator[None]:
+    """A loop that does not end shall not take the time of its limit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("npusim.frontends.onnx_importer.MOST_NODES", 1000)
+        yield
 
 
 def attempt(path: Path) -> None:

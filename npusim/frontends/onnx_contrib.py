@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -68,22 +69,22 @@ def _dynamic_lstm(node: Node, builder: Builder) -> list[Node]:
     """DynamicQuantizeLSTM: weights [D, I, 4H] made real and turned. The sequence, which onnxruntime
     quantises step by step, stays real."""
     nodes, turned = [], []
+
+    def add(op_type: str, *inputs: str, **attrs: Any) -> str:
+        result = builder.fresh(f"{node.name}/{op_type.lower()}")
+        nodes.append(Node(result, op_type, inputs, (result,), attrs))
+        return result
+
     scales = (node.inputs[8:10], node.inputs[10:12])
-    for which, name, (scale, zero) in zip("WR", node.inputs[1:3], scales, strict=True):
-        prefix, operands = f"{node.name}/{which}", [name]
-        for hint, part in (("scale", scale), ("zero", zero)):  # [D] or [D, 4H]
-            d, *columns = builder.type(part).shape
-            shape = np.array((d, 1, *(columns or (1,))), np.int64)
-            by = builder.constant(f"{prefix}_shape", shape)
-            spread = builder.fresh(f"{prefix}_{hint}")
-            nodes.append(Node(f"{prefix}/{hint}", "Reshape", (part, by), (spread,)))
-            operands.append(spread)
-        wide = builder.fresh(f"{prefix}_wide")
-        attrs = {"to": builder.type(scale).dtype.value}
-        nodes.append(Node(f"{prefix}/wide", "AscendAntiQuant", tuple(operands), (wide,), attrs))
-        turned.append(builder.fresh(f"{prefix}_turned"))
-        perm = {"perm": [0, 2, 1]}
-        nodes.append(Node(f"{prefix}/turned", "Transpose", (wide,), (turned[-1],), perm))
+    for weights, (scale, zero) in zip(node.inputs[1:3], scales, strict=True):
+        d, *columns = builder.type(scale).shape  # [D] or [D, 4H]
+        shape = np.array((d, 1, *(columns or (1,))), np.int64)
+        spread = builder.constant(f"{node.name}/shape", shape)
+        to = builder.type(scale).dtype.value
+        wide, shift = (add("Cast", i, to=to) for i in (weights, zero))
+        wide = add("Sub", wide, add("Reshape", shift, spread))
+        wide = add("Mul", wide, add("Reshape", scale, spread))
+        turned.append(add("Transpose", wide, perm=[0, 2, 1]))
     inputs = (node.inputs[0], *turned, *node.inputs[3:8])
     return [*nodes, node.with_(op_type="LSTM", inputs=inputs)]
 

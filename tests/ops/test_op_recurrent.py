@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from npusim.chip import load_chip
 from npusim.compiler.options import CompileContext, CompileOptions
@@ -91,3 +92,31 @@ def test_any_options(op_type: str, extents: tuple[int, ...], data: st.DataObject
         got = evaluate(which, x)
         for name, value in zip(graph.outputs, want, strict=True):
             np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_quantised_weights(per_channel: bool) -> None:
+    """onnxruntime's DynamicQuantizeLSTM, but for the sequence, which it quantises too."""
+    steps, batch, size, hidden, rng = 6, 2, 12, 8, np.random.default_rng(0)
+    columns = (4 * hidden,) if per_channel else ()
+    weights: dict[str, np.ndarray] = {}
+    for name, rows in (("W", size), ("R", hidden)):
+        weights[name] = rng.integers(-128, 128, (2, rows, 4 * hidden)).astype(np.int8)
+        weights[f"{name}s"] = rng.uniform(0.002, 0.006, (2, *columns)).astype(np.float32)
+        weights[f"{name}z"] = np.zeros((2, *columns), np.int8)
+    inputs = ["X", "W", "R", *[""] * 5, "Ws", "Wz", "Rs", "Rz"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", inputs, ["Y"], "net", domain="com.microsoft",
+        direction="bidirectional", hidden_size=hidden,
+    )  # fmt: skip
+    x = {"X": rng.normal(size=(steps, batch, size)).astype(np.float32)}
+    info = helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, x["X"].shape)
+    y = helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)
+    held = [numpy_helper.from_array(v, k) for k, v in weights.items()]
+    imports = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "g", [info], [y], held)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, x)
+    got = evaluate(load_onnx(model), x)["Y"]
+    assert np.abs(got - want).max() < 0.02 < np.abs(want).max()

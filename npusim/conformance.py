@@ -60,7 +60,8 @@ def runs_on(op_type: str) -> str:
 
     from npusim.compiler import kernel_of
     from npusim.frontends.onnx_control import CONTROL
-    from npusim.frontends.onnx_opset import has_rule
+    from npusim.frontends.onnx_opset import has_rule, rewrites_all
+    from npusim.frontends.onnx_training import DIALECT as TRAINING
     from npusim.ops import has_operator
 
     if has_operator(op_type):
@@ -72,6 +73,8 @@ def runs_on(op_type: str) -> str:
         return "no task: a constant"
     if op_type in CONTROL:
         return "unrolled at import"
+    if rewrites_all(op_type) or op_type in TRAINING.rewrites:
+        return "the operators of its body"
     if has_rule(op_type):
         return "its newer form"
     if not defs.has(op_type):

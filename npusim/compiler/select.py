@@ -25,6 +25,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "DepthToSpace": ("Transpose",),
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
+    "DropOutDoMask": ("BitMask",),
     "LRN": ("LRN",),
     "RmsNorm": ("RmsNorm",),
     "AddRmsNorm": ("RmsNorm",),
@@ -61,6 +62,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
             "Unsqueeze",
             "Identity",
             "Dropout",
+            "BitCast",
         ),
         ("Move",),
     ),
@@ -99,6 +101,9 @@ PARAMETERS: dict[str, dict[int, str]] = {
 #: Operators that only reinterpret an ND tensor: no task at all.
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
+#: … and all that can be free: their bytes stay as they are.
+FREE = (*VIEWS, "TransData", "BitCast")
+
 
 def moves_nothing(graph: Graph, node: Node) -> bool:
     """Whether a node's result is its operand's bytes, seen in another way.
@@ -106,10 +111,10 @@ def moves_nothing(graph: Graph, node: Node) -> bool:
     So are the views of an ND tensor, and a TransData of what lies in its layout as it does in ND
     (NC1HWC0 of whole blocks of channels where H = W = 1).
     """
-    if node.epilogue or node.op_type not in (*VIEWS, "TransData"):
+    if node.epilogue or node.op_type not in FREE:
         return False
     source, result = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
-    if source.dtype is not result.dtype:
+    if source.dtype is not result.dtype and node.op_type != "BitCast":
         return False
     if node.op_type == "TransData":
         return all(lies_as_nd(t.shape, t.layout, t.dtype) for t in (source, result))
@@ -118,7 +123,7 @@ def moves_nothing(graph: Graph, node: Node) -> bool:
 
 def kernel_of(op_type: str) -> str:
     """The preferred kernel of an operator; 'view' when it is free, '' for the AI CPU."""
-    if op_type in VIEWS:
+    if op_type in (*VIEWS, "BitCast"):
         return "view"
     if op_type in CANDIDATES:
         return CANDIDATES[op_type][0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
-from npusim.frontends import onnx_contrib, onnx_opset
+from npusim.frontends import onnx_contrib, onnx_opset, onnx_training
 from npusim.frontends.onnx_control import CONTROL
 from npusim.frontends.onnx_functions import Functions
 from npusim.frontends.onnx_scope import Scope, names_read
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MOST_NODES = 200_000  #: of a graph, loops unrolled
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+#: Domains of which some operators are rewritten in standard ones.
+_DIALECTS = {d.domain: d for d in (onnx_contrib.DIALECT, onnx_training.DIALECT)}
 _OPTIONAL_OUTPUTS = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
 _CONSTANT_LISTS: dict[str, type] = {
     "value_float": np.float32,
@@ -133,6 +135,10 @@ class Importer:
         """Type of a tensor made before."""
         return self.graph.type_of(name)
 
+    def known(self, name: str) -> np.ndarray | None:
+        """Value of a tensor where it is known before the run."""
+        return self.values.of(name) if name else None
+
     def lookup(self, name: str, scope: Scope, reader: str) -> str:
         """The tensor that a name of the file stands for; '' stays.
 
@@ -190,7 +196,7 @@ class Importer:
         known = has_operator(proto.op_type) or onnx_opset.has_rule(proto.op_type)
         if domain and (known or proto.op_type in (*CONTROL, "Constant")):
             return
-        if proto.domain == onnx_contrib.DOMAIN and onnx_contrib.has_rewrite(proto.op_type):
+        if proto.domain in _DIALECTS and _DIALECTS[proto.domain].has_rewrite(proto.op_type):
             return
         if not self._functions.has(proto, scope):
             self._refuse(proto, _name(proto))
@@ -200,7 +206,7 @@ class Importer:
             get_operator(proto.op_type, name)
         raise UnsupportedError(
             f"operator {proto.domain}.{proto.op_type} at node {name!r}",
-            f"the standard domain, and parts of {onnx_contrib.DOMAIN}",
+            f"the standard domain, and parts of {' and '.join(_DIALECTS)}",
             "export the model with standard operators",
         )
 
@@ -218,9 +224,9 @@ class Importer:
             known = self.type(x).dtype not in (DType.FLOAT16, DType.BFLOAT16)
         if standard and not local and (known or proto.op_type == "Constant"):
             self._standard(proto, scope)
-        elif proto.domain == onnx_contrib.DOMAIN and not local:
+        elif proto.domain in _DIALECTS and not local:
             node = self._convert(proto, scope)
-            self._place_all(onnx_contrib.standardise(node, self))
+            self._place_all(_DIALECTS[proto.domain].standardise(node, self))
         elif self._functions.has(proto, scope):
             self._call(proto, scope)
         else:
@@ -266,7 +272,7 @@ class Importer:
             meant = scope.attrs.get(a.ref_attr_name) if a.ref_attr_name else a
             if meant is not None:
                 attrs[a.name] = attribute(meant, where)
-        for key in ("to", "dtype"):
+        for key in ("to", "dtype", "output_datatype"):
             if isinstance(attrs.get(key), int):
                 attrs[key] = element_type(attrs[key], where).value
         kept = list(proto.output)

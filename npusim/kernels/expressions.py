@@ -141,9 +141,12 @@ def _sign(b: Builder, attrs: Attrs, x: Value) -> Value:
 
 
 @_op("Pow")
-def _pow(b: Builder, attrs: Attrs, x: Value, y: Arg) -> Value:
+def _pow(b: Builder, attrs: Attrs, x: Arg, y: Arg) -> Value:
     if isinstance(y, Value):
-        return _general_pow(b, x, y)
+        if not isinstance(x, Value) and 0 < x < math.inf:
+            return b("exp", b.mul(y, math.log(x)))
+        return _general_pow(b, b.as_value(x, y), y)
+    assert isinstance(x, Value), "two constants"
     if math.isfinite(y) and y == int(y) and abs(y) <= 8:
         return _integer_pow(b, x, int(y))
     if abs(y) == 0.5:

@@ -60,7 +60,10 @@ def _check_channels(x: Inputs, count: int) -> None:
 
 @operator("BatchNormalization")
 class BatchNormalization(_Normalization):
-    """Inference form: a scale and a shift per channel, from the running statistics."""
+    """Inference form: a scale and a shift per channel, from the running statistics.
+
+    A model in training mode has means of its own input in their place, as nodes before this one.
+    """
 
     attrs = schema(epsilon=1e-5, momentum=0.9, training_mode=0)
     passes = 2

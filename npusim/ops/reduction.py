@@ -135,22 +135,39 @@ class ArgMin(_ArgReduction):
     pick = staticmethod(np.argmin)
 
 
-@operator("CumSum")
-class CumSum(Operator):
-    """Running sum along the axis that the second input names."""
+class _Cumulative(Operator):
+    """Base of CumSum and CumProd: a running fold along the axis that the second input names."""
 
     attrs = schema(exclusive=0, reverse=0)
+    fold: np.ufunc
+    start: int
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         check(x.type(1).size == 1, f"axis of shape {x.type(1).shape}", "one number")
         return [x.type(0)]
 
-    @staticmethod
-    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+    @classmethod
+    def compute(cls, x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         axis = axis_of(ints(x[1])[0], x[0].ndim)
         data = np.flip(x[0], axis) if attrs["reverse"] else x[0]
-        total = np.cumsum(data, axis, dtype=data.dtype)
         if attrs["exclusive"]:
-            total -= data
+            first = np.full_like(np.take(data, [0] if data.shape[axis] else [], axis), cls.start)
+            kept = np.take(data, np.arange(max(data.shape[axis] - 1, 0)), axis)
+            data = np.concatenate([first, kept], axis)
+        total = cls.fold.accumulate(data, axis, dtype=data.dtype)
         return [np.flip(total, axis) if attrs["reverse"] else total]
+
+
+@operator("CumSum")
+class CumSum(_Cumulative):
+    """Running sum."""
+
+    fold, start = np.add, 0
+
+
+@operator("CumProd")
+class CumProd(_Cumulative):
+    """Running product."""
+
+    fold, start = np.multiply, 1

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
-from npusim.frontends import onnx_contrib, onnx_opset, onnx_training
+from npusim.frontends import (
+    onnx_contrib,
+    onnx_decomposed,  # noqa: F401  (registers rules)
+    onnx_einsum,  # noqa: F401
+    onnx_opset,
+    onnx_training,
+)
 from npusim.frontends.onnx_control import CONTROL
 from npusim.frontends.onnx_functions import Functions
 from npusim.frontends.onnx_scope import Scope, names_read
@@ -309,12 +315,12 @@ class Importer:
         types = [self.graph.type_of(i) if i else None for i in node.inputs]
         asked = Asked(self.values, node.inputs)
         out = infer_node(node, types, asked)
+        node = self._with_parameters(node, asked.positions)
         folded = self._fold(node, types, out)
         if folded is not None:
             for name, value in zip(node.outputs, folded, strict=True):
                 self._add_constant(name, value)
             return
-        node = self._with_parameters(node, asked.positions)
         for name, t in zip(node.outputs, out, strict=True):
             self.graph.tensors[name] = Tensor(name, t.shape, t.dtype)
         self.graph.nodes.append(node)

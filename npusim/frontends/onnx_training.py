@@ -7,46 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from npusim.errors import UnsupportedError
 from npusim.frontends.onnx_dialect import Dialect, Rewrite
+from npusim.frontends.onnx_formula import Formula
 from npusim.frontends.onnx_opset import NEWEST, Builder, rule
-from npusim.ir import DType, Node
-
-
-class _Formula:
-    """Nodes that compute a formula, in the element type of `like`.
-
-    Args:
-        node: whose place they take; its name is in front of theirs.
-        like: a tensor.
-    """
-
-    def __init__(self, node: Node, builder: Builder, like: str) -> None:
-        self._name, self._builder = node.name, builder
-        self._dtype = builder.type(like).dtype
-        self.nodes: list[Node] = []
-
-    def number(self, value: float) -> str:
-        """A constant scalar."""
-        array = np.array(value, np.float64).astype(self._dtype.np)
-        return self._builder.constant(f"{self._name}/number", array)
-
-    def integers(self, values: Any) -> str:
-        """A constant of int64."""
-        return self._builder.constant(f"{self._name}/integers", np.array(values, np.int64))
-
-    def __call__(self, op_type: str, *inputs: str | float, into: str = "", **attrs: Any) -> str:
-        """The result of an operator on tensors and numbers, under the name `into` if given."""
-        name = self._builder.fresh(f"{self._name}/{op_type}")
-        names = tuple(i if isinstance(i, str) else self.number(i) for i in inputs)
-        self.nodes.append(Node(name, op_type, names, (into or name,), attrs))
-        return into or name
-
-    def cast(self, x: str, dtype: DType) -> str:
-        """`x` in that type."""
-        return self("Cast", x, to=dtype.value)
+from npusim.ir import Node
 
 
 def _optimizer(step: Any, defaults: dict[str, Any], states: int) -> Rewrite:
@@ -65,7 +30,7 @@ def _optimizer(step: Any, defaults: dict[str, Any], states: int) -> Rewrite:
                 f"{2 + states} for each that is trained",
                 "export the model again",
             )
-        f = _Formula(node, builder, rest[0]) if rest else None
+        f = Formula(node, builder, rest[0]) if rest else None
         if f is None:
             return []
         turn = f.cast(turn, builder.type(rest[0]).dtype)
@@ -76,11 +41,11 @@ def _optimizer(step: Any, defaults: dict[str, Any], states: int) -> Rewrite:
     return rewrite
 
 
-def _regularised(f: _Formula, x: str, gradient: str, by: float) -> str:
+def _regularised(f: Formula, x: str, gradient: str, by: float) -> str:
     return f("Add", f("Mul", x, by), gradient) if by else gradient
 
 
-def _adagrad(f: _Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[str, Any]) -> None:
+def _adagrad(f: Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[str, Any]) -> None:
     rate, turn = when
     value, gradient, squares = x
     rate = f("Div", rate, f("Add", f("Mul", turn, attrs["decay_factor"]), 1.0))
@@ -90,7 +55,7 @@ def _adagrad(f: _Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[
     f("Sub", value, f("Div", f("Mul", rate, gradient), size), into=into[0])
 
 
-def _adam(f: _Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[str, Any]) -> None:
+def _adam(f: Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[str, Any]) -> None:
     rate, turn = when
     value, gradient, first, second = x
     alpha, beta, after = attrs["alpha"], attrs["beta"], attrs["norm_coefficient_post"]
@@ -111,7 +76,7 @@ def _adam(f: _Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[str
         f("Sub", value, moved, into=into[0])
 
 
-def _momentum(f: _Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[str, Any]) -> None:
+def _momentum(f: Formula, when: tuple[str, str], x: Any, into: Any, attrs: dict[str, Any]) -> None:
     rate, turn = when
     value, gradient, speed = x
     gradient = _regularised(f, value, gradient, attrs["norm_coefficient"])
@@ -152,7 +117,7 @@ def _batch_norm_training(node: Node, builder: Builder, opset: int) -> list[Node]
     if not node.attrs.get("training_mode", 0):
         return [node]
     x, scale, bias, mean, variance = node.inputs
-    shape, f = builder.type(x).shape, _Formula(node, builder, mean)
+    shape, f = builder.type(x).shape, Formula(node, builder, mean)
     statistics = builder.type(mean).dtype
     wide = x if builder.type(x).dtype is statistics else f.cast(x, statistics)
     axes = f.integers([i for i in range(len(shape)) if i != 1])
@@ -179,7 +144,7 @@ def _dropout_training(node: Node, builder: Builder, opset: int) -> list[Node]:
     training = builder.known(mode)
     if training is None or not training.item():
         return [node]
-    f = _Formula(node, builder, ratio or x)
+    f = Formula(node, builder, ratio or x)
     keep = f("Sub", 1.0, ratio or f.number(0.5))
     mask = builder.fresh(f"{node.name}/mask")
     wanted = (mask, *(o for o in node.outputs[1:] if o))

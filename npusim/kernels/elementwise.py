@@ -18,6 +18,7 @@ from npusim.ir import DType
 from npusim.kernels import (
     library_expressions,  # noqa: F401  (registers programs)
     training_expressions,  # noqa: F401
+    trigonometry,  # noqa: F401
     vector_ops,
 )
 from npusim.kernels.broadcast import MAX_UNIT, aligned_shape, make_space

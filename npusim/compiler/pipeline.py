@@ -36,6 +36,7 @@ from npusim.compiler.passes.qkv import fuse_qkv
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
+from npusim.compiler.passes.selection import use_row_kernels
 from npusim.compiler.passes.swish import fuse_swish
 from npusim.compiler.passes.trans_breadth import merge_same_transdata
 from npusim.compiler.passes.trans_cast import fuse_trans_cast
@@ -65,6 +66,7 @@ PASSES: tuple[Pass, ...] = (
     fold_scales,
     remove_dead,
     assign_precision,
+    use_row_kernels,
     remove_identities,
     fuse_attention,
     expand_grouped_conv,

@@ -26,6 +26,13 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
     "DropOutDoMask": ("BitMask",),
+    "OneHot": ("OneHot",),
+    # ArgMax, ArgMin, Hardmax and TopK become what these kernels take: passes/selection.py.
+    **dict.fromkeys(
+        ("ArgMax", "ArgMin", "Hardmax", "ArgMaxWithValue", "ArgMinWithValue"), ("ArgValue",)
+    ),
+    "TopK": ("TopKD",),
+    "TopKD": ("TopKD",),
     "LRN": ("LRN",),
     "RmsNorm": ("RmsNorm",),
     "AddRmsNorm": ("RmsNorm",),
@@ -95,6 +102,7 @@ PARAMETERS: dict[str, dict[int, str]] = {
     "Squeeze": {1: "axes"},
     "Unsqueeze": {1: "axes"},
     "Dropout": {1: "ratio", 2: "training_mode"},
+    "OneHot": {1: "depth", 2: "values"},
     **{op: {1: "axes"} for op in CANDIDATES if CANDIDATES[op] == ("Reduce",)},
 }
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from npusim.frontends.onnx_formula import Formula
 from npusim.frontends.onnx_opset import NEWEST, Builder, rule
-from npusim.ir import Node
+from npusim.ir import DType, Node
 
-MASK_BYTES = 1 << 24  #: largest mask that a Trilu is made a selection by
+MOST_ELEMENTS = 1 << 24  #: elements of the largest matrix that becomes a constant
 
 
 @rule("CastLike", until=NEWEST)
@@ -55,9 +55,22 @@ def _trilu(node: Node, builder: Builder, opset: int) -> list[Node]:
     """A selection by a constant mask, where the diagonal is known and the mask not huge."""
     x, shape = node.inputs[0], builder.type(node.inputs[0]).shape
     k = builder.known(node.inputs[1]) if len(node.inputs) > 1 else np.array(0)
-    if k is None or len(shape) < 2 or shape[-1] * shape[-2] > MASK_BYTES:
+    if k is None or len(shape) < 2 or shape[-1] * shape[-2] > MOST_ELEMENTS:
         return [node]
     f, ones = Formula(node, builder, x), np.ones(shape[-2:], np.bool_)
     fill = np.triu if node.attrs.get("upper", 1) else np.tril
     f("Where", f.array(fill(ones, int(k.item()))), x, 0.0, into=node.outputs[0])
+    return f.nodes
+
+
+@rule("EyeLike", until=NEWEST)
+def _eye_like(node: Node, builder: Builder, opset: int) -> list[Node]:
+    """A constant: only the shape of the operand counts."""
+    t = builder.type(node.inputs[0])
+    dtype = DType.of(node.attrs["dtype"]) if "dtype" in node.attrs else t.dtype
+    if len(t.shape) != 2 or t.size > MOST_ELEMENTS:
+        return [node]
+    f = Formula(node, builder, node.inputs[0])
+    eye = np.eye(*t.shape, node.attrs.get("k", 0)).astype(dtype.np)
+    f("Identity", f.array(eye), into=node.outputs[0])
     return f.nodes

@@ -89,7 +89,7 @@ def _ints(values: Any) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-# -- families: each gives a case --------------------------------------------------------------------
+# -- families: each gives a case --------------------------------------------------------
 
 
 def unary(pick: Pick) -> Case:
@@ -306,10 +306,9 @@ def spread(pick: Pick) -> Case:
 
 def gather(pick: Pick) -> Case:
     rank = pick(range(1, 4))
-    x = array(pick, shape(pick, rank, 8000), pick(ANY))
-    axis = pick([i for i, n in enumerate(x.shape) if n] or [None])
-    if axis is None:
-        return gather(pick)
+    axis, extents = pick(range(rank)), list(shape(pick, rank, 8000))
+    extents[axis] = max(extents[axis], 1)
+    x = array(pick, extents, pick(ANY))
     dims = shape(pick, pick(range(3)), 60)
     rng = np.random.default_rng(pick(range(1000)))
     index = rng.integers(-x.shape[axis], x.shape[axis], dims).astype(pick(("int64", "int32")))
@@ -341,7 +340,9 @@ def blocks(pick: Pick) -> Case:
     b = pick((2, 3))
     n, c, h, w = pick((1, 2)), pick((1, 4, 5)), pick((1, 3, 8)), pick((1, 5, 16))
     if pick((0, 1)):
-        return Case("SpaceToDepth", (array(pick, (n, c, h * b, w * b), pick(ANY)),), {"blocksize": b})
+        return Case(
+            "SpaceToDepth", (array(pick, (n, c, h * b, w * b), pick(ANY)),), {"blocksize": b}
+        )
     x = array(pick, (n, c * b * b, h, w), pick(ANY))
     return Case("DepthToSpace", (x,), {"blocksize": b, "mode": pick(("DCR", "CRD"))})
 

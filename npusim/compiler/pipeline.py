@@ -18,6 +18,7 @@ from npusim.compiler.passes.common_subexpressions import eliminate_common
 from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
+from npusim.compiler.passes.factors import split_operators
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
     fuse_bias,
@@ -65,6 +66,7 @@ PASSES: tuple[Pass, ...] = (
     fold_batchnorm,
     fold_scales,
     remove_dead,
+    split_operators,
     assign_precision,
     use_row_kernels,
     remove_identities,

@@ -84,7 +84,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
             "ReduceL2",
             "ReduceSumSquare",
             "ReduceLogSum",
-            "ReduceLogSumExp",
+            "ReduceLogSumExp",  # in steps: passes/factors.py
         ),
         ("Reduce",),
     ),

@@ -398,8 +398,11 @@ def _bitwise_xor(b: Builder, attrs: Attrs, x: Arg, y: Arg) -> Value:
 
 
 @_op("Where")
-def _where(b: Builder, attrs: Attrs, condition: Value, x: Arg, y: Arg) -> Value:
+def _where(b: Builder, attrs: Attrs, condition: Arg, x: Arg, y: Arg) -> Value:
     like = b.num(x if isinstance(x, Value) else y)
+    if not isinstance(condition, Value):
+        assert isinstance(like, Value), "three constants"
+        return b.as_value(b.num(x if condition else y), like)
     if not isinstance(like, Value):  # two constants
         integers = isinstance(x, int) and isinstance(y, int)
         like = Value(I32 if integers else b.work, condition.varies)

@@ -39,6 +39,12 @@ def _highest(x: np.ndarray) -> Any:
     return np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max
 
 
+def _mean(x: np.ndarray, axes: Axes) -> np.ndarray:
+    if not x.size:  # NaN, without numpy's warning
+        return np.asarray(np.divide(x.sum(axes, keepdims=True), 0))
+    return np.asarray(x.mean(axes, keepdims=True))
+
+
 def _log_sum_exp(x: np.ndarray, axes: Axes) -> np.ndarray:
     top = x.max(axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0).astype(x.dtype)
@@ -84,7 +90,7 @@ def _reduction(
 
 
 _reduction("ReduceSum", lambda x, a: x.sum(a, keepdims=True, dtype=x.dtype))
-_reduction("ReduceMean", lambda x, a: x.mean(a, keepdims=True), final=1)
+_reduction("ReduceMean", _mean, final=1)
 _reduction("ReduceMax", lambda x, a: x.max(a, keepdims=True, initial=_lowest(x)))
 _reduction("ReduceMin", lambda x, a: x.min(a, keepdims=True, initial=_highest(x)))
 _reduction("ReduceProd", lambda x, a: x.prod(a, keepdims=True, dtype=x.dtype))

@@ -6,82 +6,42 @@ is cast. Where a kernel refuses, the operator stays as it is, on the AI CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.stand_in import Rewrite, StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
-from npusim.compiler.select import kernel_args, select_kernel
-from npusim.ir import Constant, DType, Graph, Node, Tensor
-from npusim.ops import attributes
+from npusim.ir import DType, Graph, Node
 from npusim.ops.cann_top_k import assist
 
 
 @graph_pass("ArgMaxTopKPass", Kind.NEEDED)
 def use_row_kernels(graph: Graph, ctx: CompileContext) -> Graph:
     """ArgMax → ArgMaxWithValue, Cast; Hardmax → ArgMaxWithValue, OneHot; TopK → TopKD, Cast."""
-    out = graph.copy()
-    out.nodes = []
-    for node in graph.nodes:
-        rewrite = _REWRITES.get(node.op_type)
-        if rewrite is not None and not node.epilogue:
-            trial = _Trial(out.copy(), ctx, node)
-            if rewrite(trial, node, attributes(node)):
-                out = trial.graph
-                continue
-        out.nodes.append(node)
-    return out
+    return stand_in(graph, ctx, _REWRITES)
 
 
-class _Trial:
-    """Nodes in place of one, on a copy of the graph."""
+def _extreme(trial: StandIn, x: str, op_type: str) -> str:
+    """Positions (int32) of the extremes along the last dimension; '' if no kernel takes it."""
+    t = trial.graph.type_of(x)
+    index = trial.tensor(t.shape[:-1], DType.INT32)
+    value = trial.tensor(t.shape[:-1], t.dtype)
+    made = trial.add(op_type, (x,), (index, value), "extreme")
+    return index if trial.runs(made) else ""
 
-    def __init__(self, graph: Graph, ctx: CompileContext, node: Node) -> None:
-        self.graph, self._ctx, self._name = graph, ctx, node.name
 
-    def tensor(self, shape: tuple[int, ...], dtype: DType) -> str:
-        """A new one."""
-        name = self._ctx.fresh(self._name)
-        self.graph.tensors[name] = Tensor(name, shape, dtype)
-        return name
-
-    def constant(self, value: np.ndarray) -> str:
-        """A new one."""
-        name = self.tensor(value.shape, DType.of(value.dtype))
-        self.graph.constants[name] = Constant.of(value)
-        return name
-
-    def add(self, op_type: str, inputs: tuple[str, ...], outputs: tuple[str, ...],
-            hint: str = "", **attrs: Any) -> Node:  # fmt: skip
-        """A node, named as the old one or after it."""
-        name = self._ctx.fresh(f"{self._name}/{hint}") if hint else self._name
-        self.graph.nodes.append(Node(name, op_type, inputs, outputs, attrs))
-        return self.graph.nodes[-1]
-
-    def runs(self, node: Node) -> bool:
-        """Whether an AI Core kernel takes the node."""
-        return bool(select_kernel(kernel_args(self.graph, node), self._ctx.chip)[0])
-
-    def extreme(self, x: str, op_type: str) -> str:
-        """Positions (int32) of the extremes along the last dimension; '' if no kernel takes it."""
-        t = self.graph.type_of(x)
-        index = self.tensor(t.shape[:-1], DType.INT32)
-        value = self.tensor(t.shape[:-1], t.dtype)
-        made = self.add(op_type, (x,), (index, value), "extreme")
-        return index if self.runs(made) else ""
-
-    def rows(self, x: str, axis: int) -> str:
-        """`x` with that axis last."""
-        t = self.graph.type_of(x)
-        perm = [i for i in range(len(t.shape)) if i != axis % len(t.shape)]
-        perm.append(axis % len(t.shape))
-        if perm[-1] == len(perm) - 1:
-            return x
-        turned = self.tensor(tuple(t.shape[i] for i in perm), t.dtype)
-        self.add("Transpose", (x,), (turned,), "rows", perm=perm)
-        return turned
+def _rows(trial: StandIn, x: str, axis: int) -> str:
+    """`x` with that axis last."""
+    t = trial.graph.type_of(x)
+    perm = [i for i in range(len(t.shape)) if i != axis % len(t.shape)]
+    perm.append(axis % len(t.shape))
+    if perm[-1] == len(perm) - 1:
+        return x
+    turned = trial.tensor(tuple(t.shape[i] for i in perm), t.dtype)
+    trial.add("Transpose", (x,), (turned,), "rows", perm=perm)
+    return turned
 
 
 def _last(graph: Graph, node: Node, axis: int) -> bool:
@@ -89,12 +49,12 @@ def _last(graph: Graph, node: Node, axis: int) -> bool:
     return bool(shape) and axis % len(shape) == len(shape) - 1
 
 
-def _arg(trial: _Trial, node: Node, attrs: dict[str, Any]) -> bool:
+def _arg(trial: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     """The first extreme of each row."""
     x = node.inputs[0]
     if attrs["select_last_index"] or not trial.graph.type_of(x).shape:
         return False
-    index = trial.extreme(trial.rows(x, attrs["axis"]), f"{node.op_type}WithValue")
+    index = _extreme(trial, _rows(trial, x, attrs["axis"]), f"{node.op_type}WithValue")
     if not index:
         return False
     result = trial.graph.type_of(node.outputs[0])
@@ -107,11 +67,11 @@ def _arg(trial: _Trial, node: Node, attrs: dict[str, Any]) -> bool:
     return True
 
 
-def _hardmax(trial: _Trial, node: Node, attrs: dict[str, Any]) -> bool:
+def _hardmax(trial: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     """One where the first largest is."""
     if not _last(trial.graph, node, attrs["axis"]):
         return False
-    index = trial.extreme(node.inputs[0], "ArgMaxWithValue")
+    index = _extreme(trial, node.inputs[0], "ArgMaxWithValue")
     t = trial.graph.type_of(node.outputs[0])
     depth = trial.constant(np.array(t.shape[-1], np.int64))
     values = trial.constant(np.array([0, 1]).astype(t.dtype.np))
@@ -120,7 +80,7 @@ def _hardmax(trial: _Trial, node: Node, attrs: dict[str, Any]) -> bool:
     )
 
 
-def _top_k(trial: _Trial, node: Node, attrs: dict[str, Any]) -> bool:
+def _top_k(trial: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     """The largest of fp16 rows."""
     graph, x = trial.graph, node.inputs[0]
     if not attrs["largest"] or not _last(graph, node, attrs["axis"]):
@@ -138,7 +98,7 @@ def _top_k(trial: _Trial, node: Node, attrs: dict[str, Any]) -> bool:
     return True
 
 
-_REWRITES: dict[str, Callable[[_Trial, Node, dict[str, Any]], bool]] = {
+_REWRITES: dict[str, Rewrite] = {
     "ArgMax": _arg,
     "ArgMin": _arg,
     "Hardmax": _hardmax,

@@ -21,6 +21,7 @@ from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
 from npusim.compiler.passes.dequant import fuse_dequant
+from npusim.compiler.passes.factors import split_operators
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
     fuse_bias,
@@ -42,6 +43,7 @@ from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
+from npusim.compiler.passes.selection import use_row_kernels
 from npusim.compiler.passes.swish import fuse_swish
 from npusim.compiler.passes.trans_breadth import merge_same_transdata
 from npusim.compiler.passes.trans_cast import fuse_trans_cast
@@ -75,7 +77,9 @@ PASSES: tuple[Pass, ...] = (
     fold_batchnorm,
     fold_scales,
     remove_dead,
+    split_operators,
     assign_precision,
+    use_row_kernels,
     remove_identities,
     fuse_attention,
     expand_grouped_conv,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from npusim.errors import UnsupportedError
+from npusim.frontends.onnx_dialect import Dialect, Rewrite
 from npusim.frontends.onnx_opset import Builder
 from npusim.ir import Node
 
-DOMAIN = "com.microsoft"
 
-
-def _gelu(approximate: str) -> Callable[[Node, Builder], list[Node]]:
+def _gelu(approximate: str) -> Rewrite:
     """Gelu, FastGelu, BiasGelu: an optional bias, then the activation."""
 
     def rewrite(node: Node, builder: Builder) -> list[Node]:
@@ -39,7 +37,7 @@ def _sum(
     return nodes, total
 
 
-def _skip_norm(op_type: str) -> Callable[[Node, Builder], list[Node]]:
+def _skip_norm(op_type: str) -> Rewrite:
     """Skip(Simplified)LayerNormalization: residual and bias added, then the normalisation."""
 
     def rewrite(node: Node, builder: Builder) -> list[Node]:
@@ -89,12 +87,12 @@ def _dynamic_lstm(node: Node, builder: Builder) -> list[Node]:
     return [*nodes, node.with_(op_type="LSTM", inputs=inputs)]
 
 
-def _as(op_type: str, **defaults: float) -> Callable[[Node, Builder], list[Node]]:
+def _as(op_type: str, **defaults: float) -> Rewrite:
     """The standard operator of the same meaning."""
     return lambda node, builder: [node.with_(op_type=op_type, attrs={**defaults, **node.attrs})]
 
 
-_REWRITES: dict[str, Callable[[Node, Builder], list[Node]]] = {
+_REWRITES: dict[str, Rewrite] = {
     "Gelu": _gelu("none"),
     "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"),
@@ -107,22 +105,6 @@ _REWRITES: dict[str, Callable[[Node, Builder], list[Node]]] = {
 }
 
 
-def has_rewrite(op_type: str) -> bool:
-    """Whether npusim knows that operator of the domain."""
-    return op_type in _REWRITES
-
-
-def standardise(node: Node, builder: Builder) -> list[Node]:
-    """Standard nodes for a `com.microsoft` node.
-
-    Raises:
-        UnsupportedError: the operator has no such form here.
-    """
-    rewrite = _REWRITES.get(node.op_type)
-    if rewrite is None:
-        raise UnsupportedError(
-            f"operator {DOMAIN}.{node.op_type} at node {node.name!r}",
-            "of that domain: " + ", ".join(_REWRITES),
-            "export the model before onnxruntime's graph optimisation",
-        )
-    return rewrite(node, builder)
+DIALECT = Dialect(
+    "com.microsoft", _REWRITES, "export the model before onnxruntime's graph optimisation"
+)

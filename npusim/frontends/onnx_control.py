@@ -6,8 +6,8 @@ given for inputs. A loop's turn becomes nodes of the graph like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Maker(Protocol):
         """Count a turn of a loop; too many are an error."""
 
 
+Attrs = Mapping[str, Any]
 #: A construct: maker, node, scope and unique name → the tensors of the node's outputs.
 Construct = Callable[[Maker, "NodeProto", Scope, str], list[str]]
 CONTROL: dict[str, Construct] = {}
@@ -118,15 +119,42 @@ def _trips(maker: Maker, name: str, where: str) -> int | None:
 
 @construct("Scan")
 def _scan(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]:
-    if scope.opsets.get("", NEWEST) < 9:
+    operands = [maker.lookup(i, scope, f"node {where!r} (Scan)") for i in proto.input]
+    attrs = {a.name: attribute(a, where) for a in proto.attribute if a.name != "body"}
+    body = _subgraph(proto, "body", where)
+    if scope.opsets.get("", NEWEST) >= 9:
+        return _turns(maker, body, scope, where, operands, attrs)
+    if operands[0]:
         raise UnsupportedError(
-            f"Scan node {where!r} of opset 8, which has a batch axis",
-            "Scan of opset 9 and newer",
+            f"Scan node {where!r} of opset 8 with lengths of sequences",
+            "sequences of one length",
             "export the model with a newer opset",
         )
-    body = _subgraph(proto, "body", where)
-    attrs = {a.name: attribute(a, where) for a in proto.attribute if a.name != "body"}
-    operands = [maker.lookup(i, scope, f"node {where!r} (Scan)") for i in proto.input]
+    return _batches(maker, body, scope, where, operands[1:], attrs)
+
+
+def _batches(
+    maker: Maker, body: GraphProto, scope: Scope, where: str, operands: list[str], attrs: Attrs
+) -> list[str]:
+    """Scan of opset 8: every operand has a batch axis in front, the scan's axis is the next."""
+    own = {k: v for k, v in attrs.items() if k != "directions"}
+    own["scan_input_directions"] = attrs.get("directions")
+    made = []
+    for batch in range(maker.type(operands[0]).shape[0]):
+        at = f"{where}/{batch}"
+        parts = [_part(maker, x, 0, batch, f"{at}/{i}") for i, x in enumerate(operands)]
+        made.append(_turns(maker, body, scope, at, parts, own))
+    results = zip(*made, strict=True)
+    return [
+        _stack(maker, list(parts), 0, f"{where}/batch_{i}", body.output[i])
+        for i, parts in enumerate(results)
+    ]
+
+
+def _turns(
+    maker: Maker, body: GraphProto, scope: Scope, where: str, operands: list[str], attrs: Attrs
+) -> list[str]:
+    """The turns of a Scan one after the other; its outputs."""
     n_scans = int(attrs.get("num_scan_inputs", 0))
     state, scanned = operands[: len(operands) - n_scans], operands[len(operands) - n_scans :]
     _check_arity(body, where, len(operands), len(state))

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
-from npusim.frontends import onnx_contrib, onnx_opset
+from npusim.frontends import (
+    onnx_contrib,
+    onnx_decomposed,  # noqa: F401  (registers rules)
+    onnx_einsum,  # noqa: F401
+    onnx_opset,
+    onnx_training,
+)
 from npusim.frontends.onnx_control import CONTROL
 from npusim.frontends.onnx_functions import Functions
 from npusim.frontends.onnx_scope import Scope, names_read
@@ -29,6 +35,8 @@ MOST_BYTES = 1 << 40  #: of a tensor
 MOST_DIMENSIONS = 32  #: of a tensor: numpy broadcasts no more
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+#: Domains of which some operators are rewritten in standard ones.
+_DIALECTS = {d.domain: d for d in (onnx_contrib.DIALECT, onnx_training.DIALECT)}
 _OPTIONAL_OUTPUTS = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 _CONSTANT_LISTS: dict[str, type] = {
@@ -135,6 +143,10 @@ class Importer:
     def type(self, name: str) -> TensorType:
         """Type of a tensor made before."""
         return self.graph.type_of(name)
+
+    def known(self, name: str) -> np.ndarray | None:
+        """Value of a tensor where it is known before the run."""
+        return self.values.of(name) if name else None
 
     def lookup(self, name: str, scope: Scope, reader: str) -> str:
         """The tensor that a name of the file stands for; '' stays.
@@ -244,7 +256,7 @@ class Importer:
         known = has_operator(proto.op_type) or onnx_opset.has_rule(proto.op_type)
         if domain and (known or proto.op_type in (*CONTROL, "Constant")):
             return
-        if proto.domain == onnx_contrib.DOMAIN and onnx_contrib.has_rewrite(proto.op_type):
+        if proto.domain in _DIALECTS and _DIALECTS[proto.domain].has_rewrite(proto.op_type):
             return
         if not self._functions.has(proto, scope):
             self._refuse(proto, _name(proto))
@@ -254,7 +266,7 @@ class Importer:
             get_operator(proto.op_type, name)
         raise UnsupportedError(
             f"operator {proto.domain}.{proto.op_type} at node {name!r}",
-            f"the standard domain, and parts of {onnx_contrib.DOMAIN}",
+            f"the standard domain, and parts of {' and '.join(_DIALECTS)}",
             "export the model with standard operators",
         )
 
@@ -272,9 +284,9 @@ class Importer:
             known = self.type(x).dtype not in (DType.FLOAT16, DType.BFLOAT16)
         if standard and not local and (known or proto.op_type == "Constant"):
             self._standard(proto, scope)
-        elif proto.domain == onnx_contrib.DOMAIN and not local:
+        elif proto.domain in _DIALECTS and not local:
             node = self._convert(proto, scope)
-            self._place_all(onnx_contrib.standardise(node, self))
+            self._place_all(_DIALECTS[proto.domain].standardise(node, self))
         elif self._functions.has(proto, scope):
             self._call(proto, scope)
         else:
@@ -328,7 +340,7 @@ class Importer:
                     "export the model again",
                 )
             attrs[a.name] = attribute(meant, where)
-        for key in ("to", "dtype", "output_dtype", "precision"):
+        for key in ("to", "dtype", "output_dtype", "output_datatype", "precision"):
             if isinstance(attrs.get(key), int) and (attrs[key] or key in ("to", "dtype")):
                 attrs[key] = element_type(attrs[key], where).value
         kept = list(proto.output)
@@ -359,12 +371,12 @@ class Importer:
         types = [self.graph.type_of(i) if i else None for i in node.inputs]
         asked = Asked(self.values, node.inputs)
         out = infer_node(node, types, asked)
+        node = self._with_parameters(node, asked.positions)
         folded = self._fold(node, types, out)
         if folded is not None:
             for name, value in zip(node.outputs, folded, strict=True):
                 self._add_constant(name, value)
             return
-        node = self._with_parameters(node, asked.positions)
         for name, t in zip(node.outputs, out, strict=True):
             self._add_tensor(name, t, f"tensor {name!r} of node {node.name!r} ({node.op_type})")
         self.graph.nodes.append(node)

@@ -19,6 +19,7 @@ from npusim.kernels import (
     library_expressions,  # noqa: F401  (registers programs)
     quant_expressions,
     training_expressions,  # noqa: F401
+    trigonometry,  # noqa: F401
     vector_ops,
 )
 from npusim.kernels.broadcast import MAX_UNIT, aligned_shape, make_space

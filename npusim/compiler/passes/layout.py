@@ -52,7 +52,8 @@ class _Layouts:
         return self.out
 
     def _place(self, node: Node) -> None:
-        if node.op_type in BLOCKED and len(self._shape(node.inputs[0])) == 4:
+        image = len(self._shape(node.inputs[0])) == 4
+        if node.op_type in BLOCKED and image and len(node.outputs) == 1:
             self._place_blocked(node)
         elif node.op_type in ("MatMul", "Gemm", "MatMulV2"):
             self._place_matmul(node)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
+from itertools import pairwise
 
 from npusim.explore.sweep.evaluate import Evaluator, Job, Row, failed_row
 
@@ -94,7 +95,7 @@ def run_local(jobs: Sequence[Job], workers: int) -> Iterator[Row]:
         yield from run_here(jobs, 1)
         return
     ends = [len(jobs) * i // workers for i in range(workers + 1)]
-    lanes = [_Lane(jobs[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    lanes = [_Lane(jobs[a:b]) for a, b in pairwise(ends)]
     try:
         running = {lane.start(): lane for lane in lanes}
         while running:

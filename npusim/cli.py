@@ -81,7 +81,6 @@ def _run(args: argparse.Namespace) -> int:
     """Load, compile, run, check, report."""
     from npusim import api
     from npusim.chip import load_chip
-    from npusim.frontends.workload import find_workload
     from npusim.profiling.files import write_results
     from npusim.profiling.report import check_line, print_quiet, print_report
     from npusim.profiling.summary import failed_outputs
@@ -90,10 +89,6 @@ def _run(args: argparse.Namespace) -> int:
     checking = args.check or args.check_all
     _refuse_timing_only(args, checking)
     chip = load_chip(args.chip, args.set)
-    work = find_workload(args.model)
-    if work.requests:
-        options, _ = compile_options(args, work.precision)
-        return run_requests_command(args, work, chip, options)
     model = api.load_model(
         args.model,
         batch=args.batch,
@@ -103,6 +98,8 @@ def _run(args: argparse.Namespace) -> int:
         inputs=dict(args.input) or None,
     )
     options, notes = compile_options(args, model.precision)
+    if model.requests:
+        return run_requests_command(args, model, chip, options)
     exe, gain = compile_with_tilings(args, model.graph, chip, options)
     if notes:
         exe.notes.extend(notes)

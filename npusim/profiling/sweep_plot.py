@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 COLOURS = ("#4477aa", "#e07b39", "#228833", "#aa3377", "#66ccee", "#bbaa33", "#777777")
 _MARKS = "osD^vPX"
+_UNIT_WORDS = ("us", "mm2", "mj", "mib", "w", "usd", "gbps")  #: at the end of metrics' names
 _MOST_TICKS = 9  #: values that are all written at the axis
 
 Rows = Sequence[Mapping[str, Any]]
@@ -27,15 +28,17 @@ class PlotSpec:
     Attributes:
         kind: "line", "bar", "scatter" or "heatmap" (y as colour over x and by).
         log: axes that are logarithmic: "", "x", "y" or "xy".
+        relative: y over that of the first point of its line.
         units: column → unit, for the labels.
     """
 
     x: str
     y: str
-    by: str | None = None
+    by: tuple[str, ...] = ()
     kind: str = "line"
     log: str = ""
     title: str = ""
+    relative: bool = False
     units: Mapping[str, str] | None = None
 
 
@@ -63,13 +66,15 @@ def sweep_figure(rows: Rows, spec: PlotSpec) -> Figure:
     if spec.kind == "heatmap":
         _heatmap(figure, axes, known, spec)
     else:
-        groups = _groups(known, spec.by)
+        groups = _groups(known, spec)
+        known = [row for rows in groups.values() for row in rows]
         {"line": _lines, "scatter": _scatter, "bar": _bars}[spec.kind](axes, groups, spec)
         _scales(axes, known, spec)
         axes.grid(True, color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
-        if spec.by is not None:
-            axes.legend(title=_short(spec.by), fontsize=9, title_fontsize=9, frameon=False)
+        if spec.by:
+            title = ", ".join(map(_short, spec.by))
+            axes.legend(title=title, fontsize=9, title_fontsize=9, frameon=False)
     axes.set_xlabel(_label(spec.x, spec))
     if spec.kind != "heatmap":
         axes.set_ylabel(_label(spec.y, spec))
@@ -93,32 +98,39 @@ def pareto_figure(rows: Rows, front: Rows, x: str, y: str, units: Mapping[str, s
     return figure
 
 
-def _groups(rows: Rows, by: str | None) -> dict[Any, list[Mapping[str, Any]]]:
-    groups: dict[Any, list[Mapping[str, Any]]] = {}
+_Groups = dict[str, list[Mapping[str, Any]]]
+
+
+def _groups(rows: Rows, spec: PlotSpec) -> _Groups:
+    """The rows of each line, by its name in the legend."""
+    groups: _Groups = {}
     for row in rows:
-        groups.setdefault(row.get(by) if by else None, []).append(row)
+        name = ", ".join(written(column, row.get(column)) for column in spec.by)
+        groups.setdefault(name, []).append(row)
+    if spec.relative:
+        return {
+            name: [{**row, spec.y: row[spec.y] / found[0][spec.y]} for row in found]
+            for name, found in groups.items()
+        }
     return groups
 
 
-_Groups = dict[Any, list[Mapping[str, Any]]]
-
-
 def _lines(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
-    for n, (value, rows) in enumerate(groups.items()):
+    for n, (name, rows) in enumerate(groups.items()):
         if all(isinstance(r[spec.x], int | float) for r in rows):
             rows = sorted(rows, key=lambda r: r[spec.x])
         axes.plot(
             [r[spec.x] for r in rows], [r[spec.y] for r in rows], linewidth=1.8, markersize=5,
             color=COLOURS[n % len(COLOURS)], marker=_MARKS[n % len(_MARKS)],
-            label=written(spec.by, value),
+            label=name,
         )  # fmt: skip
 
 
 def _scatter(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
-    for n, (value, rows) in enumerate(groups.items()):
+    for n, (name, rows) in enumerate(groups.items()):
         axes.scatter(
             [r[spec.x] for r in rows], [r[spec.y] for r in rows], s=22, alpha=0.75,
-            color=COLOURS[n % len(COLOURS)], label=written(spec.by, value) if spec.by else None,
+            color=COLOURS[n % len(COLOURS)], label=name or None,
         )  # fmt: skip
 
 
@@ -126,11 +138,11 @@ def _bars(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
     """Groups of bars, in the order of the rows; the value is written on top."""
     places = list(dict.fromkeys(r[spec.x] for rows in groups.values() for r in rows))
     width = 0.8 / len(groups)
-    for n, (value, rows) in enumerate(groups.items()):
+    for n, (name, rows) in enumerate(groups.items()):
         at = [places.index(r[spec.x]) + (n - (len(groups) - 1) / 2) * width for r in rows]
         drawn = axes.bar(
             at, [r[spec.y] for r in rows], width * 0.92, color=COLOURS[n % len(COLOURS)],
-            label=written(spec.by, value),
+            label=name,
         )  # fmt: skip
         if len(places) * len(groups) <= 2 * _MOST_TICKS:
             axes.bar_label(drawn, fmt=lambda v: f"{v:.4g}", fontsize=8, padding=2)
@@ -156,7 +168,7 @@ def _scales(axes: Axes, rows: Rows, spec: PlotSpec) -> None:
 
 
 def _heatmap(figure: Figure, axes: Axes, rows: Rows, spec: PlotSpec) -> None:
-    by = spec.by or "workload"
+    by = spec.by[0] if spec.by else "workload"
     across = sorted({r[spec.x] for r in rows})
     down = sorted({r[by] for r in rows})
     grid = [[float("nan")] * len(across) for _ in down]
@@ -192,7 +204,9 @@ def _short(column: str) -> str:
 def _label(column: str, spec: PlotSpec) -> str:
     unit = (spec.units or {}).get(column, "")
     bare = _short(column)
+    if spec.relative and column == spec.y:
+        return f"{bare.removesuffix(' us')}, relative"
     if not unit:
         return bare
-    tail = " " + unit.replace("µs", "us").lower()
-    return f"{bare.removesuffix(tail)} ({unit})"
+    stem, _, last = bare.rpartition(" ")
+    return f"{stem if last in _UNIT_WORDS else bare} ({unit})"

@@ -72,14 +72,15 @@ class RunChoice(_Strict):
 
 
 class PlotChoice(_Strict):
-    """A plot: `y` over `x`, a line or bars for each value of `by`."""
+    """A plot: `y` over `x`, a line or bars for each value of `by`; see `PlotSpec`."""
 
     x: str
     y: str
-    by: str | None = None
+    by: str | list[str] = []
     kind: Literal["line", "bar", "scatter", "heatmap"] = "line"
     log: Literal["", "x", "y", "xy"] = ""
     title: str = ""
+    relative: bool = False
 
 
 class SearchChoice(_Strict):
@@ -205,7 +206,7 @@ def _checked(name: str, where: str, content: dict[str, Any]) -> Experiment:
     _check_names(where, file)
     columns = (*SETTINGS, *(key for axis in axes for key in axis.keys), *file.metrics)
     for plot in file.plots:
-        for column in (plot.x, plot.y, *([plot.by] if plot.by else [])):
+        for column in (plot.x, plot.y, *as_list(plot.by)):
             _known(f"{where}: plots: column", column, columns)
     constraints = tuple(Expression(text, dict.fromkeys(SETTINGS)) for text in file.constraints)
     return Experiment(file.name or name, where, file, axes, constraints)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COLOURS = ("#4477aa", "#e07b39", "#228833", "#aa3377", "#66ccee", "#bbaa33", "#777777")
 _MARKS = "osD^vPX"
 _UNIT_WORDS = ("us", "mm2", "mj", "mib", "w", "usd", "gbps")  #: at the end of metrics' names
-_MOST_TICKS = 9  #: values that are all written at the axis
+_MOST_TICKS = 10  #: values that are all written at the axis
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -182,10 +182,14 @@ def _heatmap(figure: Figure, axes: Axes, rows: Rows, spec: PlotSpec) -> None:
         for j, value in enumerate(line):
             if value == value and len(across) * len(down) <= 64:
                 light = value < low + 0.6 * (high - low)
-                axes.text(j, i, f"{value:.3g}", ha="center", va="center", fontsize=8,
+                axes.text(j, i, _cell(value), ha="center", va="center", fontsize=8,
                           color="white" if light else "black")  # fmt: skip
     axes.set_ylabel(_label(by, spec))
     figure.colorbar(image, label=_label(spec.y, spec))
+
+
+def _cell(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def written(column: str | None, value: Any) -> str:

@@ -11,6 +11,7 @@ from npusim.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 COLOURS = ("#4477aa", "#e07b39", "#228833", "#aa3377", "#66ccee", "#bbaa33", "#777777")
@@ -145,7 +146,7 @@ def _bars(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
             label=name,
         )  # fmt: skip
         if len(places) * len(groups) <= 2 * _MOST_TICKS:
-            axes.bar_label(drawn, fmt=lambda v: f"{v:.4g}", fontsize=8, padding=2)
+            axes.bar_label(drawn, fmt=_cell, fontsize=8, padding=2)
     texts = [written(spec.x, p) for p in places]
     slanted = max(map(len, texts)) * len(texts) > 70
     axes.set_xticks(range(len(places)), texts, rotation=30 if slanted else 0,
@@ -155,16 +156,27 @@ def _bars(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
 def _scales(axes: Axes, rows: Rows, spec: PlotSpec) -> None:
     if "y" in spec.log:
         axes.set_yscale("log")
+        _ticks(axes.yaxis)
     elif spec.kind == "bar" or min(r[spec.y] for r in rows) >= 0:
         axes.set_ylim(bottom=0)
     if spec.kind == "bar":
         return
     if "x" in spec.log:
         axes.set_xscale("log")
+        _ticks(axes.xaxis)
     values = sorted({r[spec.x] for r in rows if isinstance(r[spec.x], int | float)})
     if values and len(values) <= _MOST_TICKS and spec.kind == "line":
         axes.set_xticks(values, [written(spec.x, v) for v in values], fontsize=9)
         axes.minorticks_off()
+
+
+def _ticks(axis: Axis) -> None:
+    """1, 2 and 5 of every decade of a logarithmic axis, as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _heatmap(figure: Figure, axes: Axes, rows: Rows, spec: PlotSpec) -> None:

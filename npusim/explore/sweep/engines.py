@@ -107,12 +107,12 @@ def run_local(jobs: Sequence[Job], workers: int, run: Run = run_job) -> Iterator
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 lane = running.pop(future)
                 row = lane.finish(future)
-                if row is not None:
-                    yield row
                 if lane.job is None and not lane.waiting:
                     _share_out(lane, lanes)
                 if lane.job is not None or lane.waiting:
-                    running[lane.start()] = lane
+                    running[lane.start()] = lane  # before the row is written: no worker waits
+                if row is not None:
+                    yield row
     finally:
         for lane in lanes:
             lane.close()

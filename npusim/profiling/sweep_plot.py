@@ -75,7 +75,12 @@ def sweep_figure(rows: Rows, spec: PlotSpec) -> Figure:
         axes.set_axisbelow(True)
         if spec.by:
             title = ", ".join(map(_short, spec.by))
-            axes.legend(title=title, fontsize=9, title_fontsize=9, frameon=False)
+            beside = spec.kind == "bar"
+            axes.legend(
+                title=title, fontsize=9, title_fontsize=9, frameon=False,
+                loc="upper left" if beside else "best",
+                bbox_to_anchor=(1.0, 1.0) if beside else None,
+            )  # fmt: skip
     axes.set_xlabel(_label(spec.x, spec))
     if spec.kind != "heatmap":
         axes.set_ylabel(_label(spec.y, spec))
@@ -146,7 +151,7 @@ def _bars(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
             label=name,
         )  # fmt: skip
         if len(places) * len(groups) <= 2 * _MOST_TICKS:
-            axes.bar_label(drawn, fmt=_cell, fontsize=8, padding=2)
+            axes.bar_label(drawn, fmt=_cell, fontsize=7, padding=2)
     texts = [written(spec.x, p) for p in places]
     slanted = max(map(len, texts)) * len(texts) > 70
     axes.set_xticks(range(len(places)), texts, rotation=30 if slanted else 0,
@@ -157,7 +162,7 @@ def _scales(axes: Axes, rows: Rows, spec: PlotSpec) -> None:
     if "y" in spec.log:
         axes.set_yscale("log")
         _ticks(axes.yaxis)
-    elif spec.kind == "bar" or min(r[spec.y] for r in rows) >= 0:
+    elif spec.kind == "bar" or (min(r[spec.y] for r in rows) >= 0 and not spec.relative):
         axes.set_ylim(bottom=0)
     if spec.kind == "bar":
         return

@@ -26,6 +26,7 @@ from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
 from npusim.cli_requests import run_requests_command
 from npusim.cli_sanitize import Sanitizer, add_sanitize
+from npusim.cli_search import add_search
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
     EXIT_ERROR,
@@ -355,6 +356,7 @@ def _parser() -> argparse.ArgumentParser:
     add_precision(commands.add_parser)
     add_replay(commands.add_parser)
     add_sweep(commands.add_parser)
+    add_search(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")
     chips.set_defaults(command=_chips)
     _add_chip(commands)

@@ -39,7 +39,7 @@ def functional(name: str, threads: int) -> dict[str, float]:
     """
     import onnxruntime as ort
 
-    chip = npusim.load_chip("ascend910b2")  # whose cube takes fp32
+    chip = npusim.load_chip("ascend910a")
     model = npusim.load_model(name, batch=1, precision="fp32")
     exe = npusim.compile_graph(model.graph, chip, precision="fp32")
     inputs = npusim.make_inputs(model)

@@ -40,6 +40,7 @@ from npusim.cli_shared import (
     positive,
     progress_bars,
 )
+from npusim.cli_sweep import add_sweep
 from npusim.cli_tiling import compile_with_tilings
 from npusim.errors import NpusimError, UnsupportedNodesError, nearest
 
@@ -359,6 +360,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_pipeline(commands.add_parser)
     add_precision(commands.add_parser)
     add_replay(commands.add_parser)
+    add_sweep(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")
     chips.set_defaults(command=_chips)
     _add_chip(commands)

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+#: Operators whose results are known when a program is compiled.
+CONSTANTS = ("Constant", "ConstantOfShape", "EyeLike", "Range", "Shape", "Size")
 CONFORMANCE_FILE = Path(__file__).with_name("conformance.json")
 
 
@@ -60,18 +62,21 @@ def runs_on(op_type: str) -> str:
 
     from npusim.compiler import kernel_of
     from npusim.frontends.onnx_control import CONTROL
-    from npusim.frontends.onnx_opset import has_rule
+    from npusim.frontends.onnx_opset import has_rule, rewrites_all
+    from npusim.frontends.onnx_training import DIALECT as TRAINING
     from npusim.ops import has_operator
 
-    if has_operator(op_type):
-        kernel = kernel_of(op_type)
-        return (
-            "no task: a view" if kernel == "view" else f"AI Core: {kernel}" if kernel else "AI CPU"
-        )
-    if op_type == "Constant":
+    if op_type in CONSTANTS:
         return "no task: a constant"
+    kernel = kernel_of(op_type) if has_operator(op_type) else ""
+    if kernel:
+        return "no task: a view" if kernel == "view" else f"AI Core: {kernel}"
     if op_type in CONTROL:
         return "unrolled at import"
+    if rewrites_all(op_type) or op_type in TRAINING.rewrites:
+        return "the operators of its body"
+    if has_operator(op_type):
+        return "AI CPU"
     if has_rule(op_type):
         return "its newer form"
     if not defs.has(op_type):

@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "runtime": {"machine", "program", "timeline", "chip", "ops", "ir"},
     "profiling": {"timeline", "chip"},
     "explore": {
+        "profiling",
         "frontends",
         "models",
         "compiler",
@@ -40,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "acl": {
         "api",
         "runtime",
+        "sanitize",
         "frontends",
         "compiler",
         "machine",
@@ -50,7 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "timeline",
     },
 }
-EVERYWHERE = {"errors", "data"}
+EVERYWHERE = {"errors", "data", "limits"}
 
 
 def imported_folders(path: Path) -> set[str]:

@@ -78,3 +78,19 @@ def test_full_size_compiles(name: str, options: dict[str, int], operators: dict[
     counts = Counter(t.op_type for t in exe.tasks)
     assert {op: counts[op] for op in operators} == operators
     assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [("unet", "ascend910a"), ("unet", "ascend910b2"), ("llama-decode", "ascend910b2")],
+)
+def test_levels_agree(name: str, chip: str) -> None:
+    """Every task's outputs, computed instruction by instruction and on whole tensors."""
+    graph, inputs, _ = _reference(name)
+    spec = load_chip(chip)
+    exe = api.compile_graph(graph, spec)
+    operator = api.run(exe, spec, inputs=inputs, keep_tensors=True)
+    tile = api.run(exe, spec, inputs=inputs, keep_tensors=True, tile_level=True)
+    assert tile.timeline == operator.timeline
+    for output, value in operator.tensors.items():
+        assert api.compare(tile.tensors[output], value).max_rel_err < 4e-3, output

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from onnx_suite import COMMAND, KINDS, PAGE, cases, outcome, page, record
+from onnx_suite import COMMAND, KINDS, PAGE, README, cases, outcome, page, readme, record
 
 import npusim.onnx_backend as face
 from npusim.conformance import CONFORMANCE_FILE, conformance
@@ -40,6 +40,8 @@ def test_the_files_say_what_the_suite_gives() -> None:
     unsupported = conformance().unsupported
     assert CONFORMANCE_FILE.read_text(encoding="utf-8") == record(unsupported), COMMAND
     assert PAGE.read_text(encoding="utf-8") == page(unsupported), COMMAND
+    text = README.read_text(encoding="utf-8")
+    assert text == readme(text, unsupported), COMMAND
 
 
 def add() -> onnx.ModelProto:

@@ -2,7 +2,8 @@
 
 Names, argument order, return values and error numbers are pyACL's. The chip is chosen by the JSON
 file that `acl.init` takes ({"npusim": {"chip": "ascend910b2"}}), else by NPUSIM_CHIP in the
-environment, else it is "ascend910a". `acl.timeline()` is npusim's own.
+environment, else it is "ascend910a". With "sanitize": true there, or NPUSIM_SANITIZE=1, races
+between streams are found. `acl.timeline()` and `acl.findings()` are npusim's own.
 """
 
 from npusim.acl import mdl, nn, op, rt, util
@@ -13,6 +14,7 @@ from npusim.acl.base import (
     destroy_data_buffer,
     destroy_tensor_desc,
     finalize,
+    findings,
     get_data_buffer_addr,
     get_data_buffer_size,
     get_data_buffer_size_v2,
@@ -40,6 +42,7 @@ __all__ = [
     "destroy_data_buffer",
     "destroy_tensor_desc",
     "finalize",
+    "findings",
     "get_data_buffer_addr",
     "get_data_buffer_size",
     "get_data_buffer_size_v2",

@@ -12,6 +12,7 @@ from npusim.acl.constants import DTYPES, LAYOUTS
 from npusim.acl.state import PROCESS, Settings, plain, status
 from npusim.ir import DType, Layout
 from npusim.runtime import Code, InvalidUseError
+from npusim.sanitize import Finding
 from npusim.timeline import Timeline
 
 
@@ -104,6 +105,7 @@ def get_recent_err_msg() -> str | None:
     return text
 
 
+_NO_FINDINGS: tuple[Finding, ...] = ()
 _NO_TIMELINE: Timeline | None = None
 
 
@@ -111,6 +113,13 @@ _NO_TIMELINE: Timeline | None = None
 def timeline() -> Timeline | None:
     """What the thread's device did so far. npusim's own; None before a device is set."""
     return PROCESS.device.timeline
+
+
+@plain(_NO_FINDINGS)
+def findings() -> tuple[Finding, ...]:
+    """Races found so far on the thread's device. npusim's own; empty unless `sanitize` is set."""
+    watcher = PROCESS.watchers.get(PROCESS.device.number)
+    return () if watcher is None else tuple(watcher.findings)
 
 
 @plain(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from typing import ParamSpec, TypeVar
 from npusim.chip import ChipSpec, load_chip
 from npusim.errors import NpusimError
 from npusim.runtime import AclError, Code, Device, HostClock, InvalidUseError, Model, Stream
+from npusim.sanitize import StreamSanitizer
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_log = logging.getLogger("npusim.runtime")
 _CHIP = "ascend910a"
 _HANDLE = 16  #: handles are multiples of this, as pointers are
 
@@ -33,28 +36,35 @@ class Settings:
     Attributes:
         chip: name or file; set: changes to it ("hbm.bandwidth=2.4TB/s").
         devices: how many there are; precision: models are compiled for.
+        sanitize: look for races between streams; found ones are logged as the device is reset.
     """
 
     chip: str = _CHIP
     set: tuple[str, ...] = ()
     devices: int = 1
     precision: str = ""
+    sanitize: bool = False
 
     @staticmethod
     def read(path: str) -> Settings:
-        """The settings of a file, else of NPUSIM_CHIP in the environment.
+        """The settings of a file, else of NPUSIM_CHIP and NPUSIM_SANITIZE in the environment.
 
         Raises:
             InvalidUseError: no such file, or not such JSON.
         """
         chip = os.environ.get("NPUSIM_CHIP", _CHIP)
+        sanitize = os.environ.get("NPUSIM_SANITIZE", "0") not in ("", "0")
         if not path:
-            return Settings(chip)
+            return Settings(chip, sanitize=sanitize)
         try:
             found = json.loads(Path(path).read_text(encoding="utf-8") or "{}").get("npusim", {})
             devices, changes = int(found.get("devices", 1)), tuple(found.get("set", ()))
             return Settings(
-                str(found.get("chip", chip)), changes, devices, str(found.get("precision", ""))
+                str(found.get("chip", chip)),
+                changes,
+                devices,
+                str(found.get("precision", "")),
+                bool(found.get("sanitize", sanitize)),
             )
         except OSError as error:
             raise _bad_file(Code.INVALID_FILE, path, str(error.strerror)) from None
@@ -122,7 +132,8 @@ class Process:
 
     Attributes:
         turn: the lock, and the condition on which threads wait for reports.
-        devices: by number, those in use; primary: their own contexts.
+        devices: by number, those in use; primary: their own contexts; watchers: what looks for
+            races on them, if that is asked for.
         models: loaded, by number; operators: compiled, by device, type, shapes and attributes.
         subscribed: the threads that run callbacks, by stream.
         calls: made so far, by all threads.
@@ -133,6 +144,7 @@ class Process:
     chip: ChipSpec | None = None
     clock: HostClock | None = None
     devices: dict[int, Device] = field(default_factory=dict)
+    watchers: dict[int, StreamSanitizer] = field(default_factory=dict)
     primary: dict[int, Context] = field(default_factory=dict)
     handles: Handles = field(default_factory=Handles)
     models: dict[int, Model] = field(default_factory=dict)
@@ -199,12 +211,21 @@ class Process:
             )
         if number not in self.devices:
             self.clock = self.clock or HostClock(self.chip)
-            device = self.devices[number] = Device(self.chip, number=number, clock=self.clock)
+            watcher = self._watcher(number)
+            device = self.devices[number] = Device(
+                self.chip, number=number, clock=self.clock, observer=watcher
+            )
             made = Context(device, device.default, 0)
             made.number = self.handles.new(made)
             self.primary[number] = made
         self.local.context = self.primary[number]
         return self.primary[number]
+
+    def _watcher(self, number: int) -> StreamSanitizer | None:
+        if self.settings is None or not self.settings.sanitize:
+            return None
+        found = self.watchers[number] = StreamSanitizer(f"device {number}", [])
+        return found
 
     def stream(self, handle: int) -> Stream:
         """The stream of a handle; 0 is the context's own.
@@ -260,6 +281,9 @@ class Process:
             if model.device is device:
                 model.unload()
         device.close()
+        watcher = self.watchers.pop(number, None)
+        if watcher is not None and watcher.findings:
+            _log.warning("device %d: %s", number, watcher)
         del self.primary[number]
         self.handles.drop(lambda thing: getattr(thing, "device", None) is device)
         self.subscribed = {s: t for s, t in self.subscribed.items() if s.device is not device}

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from npusim.chip.schema import find
 from npusim.chip.source import (
+    Leaves,
     apply_overrides,
     chip_path,
     nest,
@@ -29,8 +30,16 @@ def load_chip(name_or_path: str | Path, overrides: Sequence[str] = ()) -> ChipSp
     Raises:
         ChipError: with file, dotted key, the value seen, what is allowed, and the fix.
     """
-    path = chip_path(name_or_path)
-    leaves = read_leaves(path)
+    return build_chip(read_leaves(chip_path(name_or_path)), overrides)
+
+
+def build_chip(leaves: Leaves, overrides: Sequence[str] = ()) -> ChipSpec:
+    """Validate the chip of leaves that were read before; they stay as they are.
+
+    Raises:
+        ChipError: see `load_chip`.
+    """
+    leaves = dict(leaves)
     apply_overrides(leaves, overrides)
     tree = nest(leaves)
     tree["sources"] = {key: leaf.provenance for key, leaf in leaves.items() if leaf.provenance}

@@ -385,6 +385,11 @@ class ChipSpec(Part):
         fewer = self.cores.model_copy(update={"count": count, "vector_count": vector})
         return self.model_copy(update={"cores": fewer})
 
+    def without_hand_out(self) -> ChipSpec:
+        """The chip with a scheduler that hands blocks out in no time."""
+        scheduler = self.scheduler.model_copy(update={"per_block": 0.0})
+        return self.model_copy(update={"scheduler": scheduler})
+
     def vector_cores(self) -> int:
         """Cores that run vector kernels: AIVs on split chips, AI Cores otherwise."""
         return self.cores.vector_count if self.cores.split else self.cores.count

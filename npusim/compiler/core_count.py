@@ -31,7 +31,7 @@ def best_plan(kernel: str, args: KernelArgs, ctx: CompileContext) -> Plan:
     count = chip.cores.count // 2
     while count and handed > WORTH_A_LOOK * time:
         fewer = chip.with_cores(count)
-        found = best_tiling(kernel, args, fewer)
+        found = best_tiling(kernel, args, fewer, ctx.reuse)
         if found is None:
             break
         plan = definition.plan(args, chip, found.tiling)
@@ -44,9 +44,6 @@ def best_plan(kernel: str, args: KernelArgs, ctx: CompileContext) -> Plan:
 
 def _time(kernel: str, args: KernelArgs, chip: ChipSpec, plan: Plan) -> tuple[float, float]:
     """Cycles to hand the blocks out, and of the whole launch by its estimate."""
-    scheduler = chip.scheduler.model_copy(update={"per_block": 0.0})
-    body = get_kernel(kernel).estimate(
-        args, chip.model_copy(update={"scheduler": scheduler}), plan.tiling
-    )
+    body = get_kernel(kernel).estimate(args, chip.without_hand_out(), plan.tiling)
     handed = chip.scheduler.per_block * chip.clock * plan.block_dim
     return handed, handed + body

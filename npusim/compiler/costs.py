@@ -12,7 +12,7 @@ def ranked(ctx: CompileContext, kernel: str, args: KernelArgs) -> Ranked | None:
     """The best tiling of a launch on the whole chip, found once in a compilation."""
     key = (kernel, args)
     if key not in ctx.best:
-        ctx.best[key] = best_tiling(kernel, args, ctx.chip)
+        ctx.best[key] = best_tiling(kernel, args, ctx.chip, ctx.reuse)
     return ctx.best[key]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from npusim.chip.reuse import Reuse
 from npusim.chip.spec import ChipSpec
 from npusim.compiler.mixlist import MixList
 from npusim.compiler.precision_modes import PrecisionMode, mode_named
@@ -64,7 +65,8 @@ class CompileContext:
     """What passes share: the chip, the options, notes for the user, a source of fresh names.
 
     `taken`: names of the model's own tensors and nodes. `best`: the best tilings found so far.
-    `measured`: the graph whose traffic was counted last, and its bytes.
+    `measured`: the graph whose traffic was counted last, and its bytes. `reuse`: what was computed
+    for other compilations.
     """
 
     chip: ChipSpec
@@ -74,6 +76,7 @@ class CompileContext:
     taken: set[str] = field(default_factory=set)
     best: dict[tuple[str, KernelArgs], Ranked | None] = field(default_factory=dict)
     measured: tuple[Graph | None, int] = (None, 0)
+    reuse: Reuse | None = None
     _used: dict[str, int] = field(default_factory=dict)
 
     def fresh(self, base: str) -> str:

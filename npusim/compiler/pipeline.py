@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from npusim.chip.reuse import Reuse
 from npusim.chip.spec import ChipSpec
 from npusim.compiler.lower import lower
 from npusim.compiler.memory import plan_memory
@@ -15,9 +16,12 @@ from npusim.compiler.passes.attention import fuse_attention
 from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
+from npusim.compiler.passes.conv1d import expand_conv1d
 from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
+from npusim.compiler.passes.dequant import fuse_dequant
+from npusim.compiler.passes.factors import split_operators
 from npusim.compiler.passes.fold_constants import fold_constants
 from npusim.compiler.passes.fuse import (
     fuse_bias,
@@ -32,10 +36,14 @@ from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.precision import assign_precision
+from npusim.compiler.passes.qdq import fuse_qdq
 from npusim.compiler.passes.qkv import fuse_qkv
+from npusim.compiler.passes.quantized import lower_quantized
+from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
+from npusim.compiler.passes.selection import use_row_kernels
 from npusim.compiler.passes.swish import fuse_swish
 from npusim.compiler.passes.trans_breadth import merge_same_transdata
 from npusim.compiler.passes.trans_cast import fuse_trans_cast
@@ -51,7 +59,12 @@ from npusim.program.executable import Executable, verify_executable
 #: In order. Each takes a verified graph and gives one.
 PASSES: tuple[Pass, ...] = (
     remove_identities,
+    unroll_recurrent,
+    fuse_qdq,
+    lower_quantized,
+    expand_conv1d,
     fold_constants,
+    fuse_dequant,
     remove_no_ops,
     remove_reshapes,
     eliminate_common,
@@ -64,7 +77,9 @@ PASSES: tuple[Pass, ...] = (
     fold_batchnorm,
     fold_scales,
     remove_dead,
+    split_operators,
     assign_precision,
+    use_row_kernels,
     remove_identities,
     fuse_attention,
     expand_grouped_conv,
@@ -101,13 +116,18 @@ class Compilation:
     decisions: tuple[Decision, ...]
 
 
-def compile_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Executable:
+def compile_graph(
+    graph: Graph, chip: ChipSpec, options: CompileOptions, reuse: Reuse | None = None
+) -> Executable:
     """Compile a graph for a chip.
+
+    Args:
+        reuse: tilings that compilations before found; they are taken where they hold here too.
 
     Raises:
         UnsupportedError: an operator, a type or the memory that the chip does not have.
     """
-    return compile_watched(graph, chip, options).executable
+    return compile_watched(graph, chip, options, reuse=reuse).executable
 
 
 def lower_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Executable:
@@ -121,7 +141,11 @@ def lower_graph(graph: Graph, chip: ChipSpec, options: CompileOptions) -> Execut
 
 
 def compile_watched(
-    graph: Graph, chip: ChipSpec, options: CompileOptions, watch: Watch | None = None
+    graph: Graph,
+    chip: ChipSpec,
+    options: CompileOptions,
+    watch: Watch | None = None,
+    reuse: Reuse | None = None,
 ) -> Compilation:
     """As `compile_graph`, telling what every pass did.
 
@@ -130,7 +154,7 @@ def compile_watched(
     """
     check_switches(options)
     taken = {*graph.tensors, *(n.name for n in graph.nodes)}
-    ctx = CompileContext(chip, options, taken=taken)
+    ctx = CompileContext(chip, options, taken=taken, reuse=reuse)
     if watch is not None:
         watch(verify(graph), None)
     reports = []

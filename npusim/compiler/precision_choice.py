@@ -30,7 +30,14 @@ WIDE = DType.FLOAT32
 CUBE_OPS = ("Conv", "MatMul", "Gemm")
 
 #: Inputs that are parameters or statistics, not data: they keep their type. op_type → indices.
-KEEP = {"Resize": (1, 2), "FlashAttentionScoreGrad": (5, 6)}
+KEEP = {
+    "Resize": (1, 2),
+    "FlashAttentionScoreGrad": (5, 6),
+    "AscendQuant": (1,),
+    "AscendAntiQuant": (1,),
+    "AscendDequant": (1, 2),
+    "AscendRequant": (1, 2, 3),
+}
 #: Outputs that are statistics. op_type → indices.
 KEEP_OUTPUTS = {"FlashAttentionScore": (0, 1), "RmsNorm": (1,), "AddRmsNorm": (1,)}
 

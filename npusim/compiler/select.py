@@ -14,6 +14,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "DepthwiseConv", "ConvVector"),
     "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
+    "MatMulV2": ("MatMul",),
     "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "BatchNormalization": ("Elementwise",),
     "MaxPool": ("Pool",),
@@ -25,6 +26,14 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "DepthToSpace": ("Transpose",),
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
+    "DropOutDoMask": ("BitMask",),
+    "OneHot": ("OneHot",),
+    # ArgMax, ArgMin, Hardmax and TopK become what these kernels take: passes/selection.py.
+    **dict.fromkeys(
+        ("ArgMax", "ArgMin", "Hardmax", "ArgMaxWithValue", "ArgMinWithValue"), ("ArgValue",)
+    ),
+    "TopK": ("TopKD",),
+    "TopKD": ("TopKD",),
     "LRN": ("LRN",),
     "RmsNorm": ("RmsNorm",),
     "AddRmsNorm": ("RmsNorm",),
@@ -61,6 +70,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
             "Unsqueeze",
             "Identity",
             "Dropout",
+            "BitCast",
         ),
         ("Move",),
     ),
@@ -75,10 +85,19 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
             "ReduceL2",
             "ReduceSumSquare",
             "ReduceLogSum",
-            "ReduceLogSumExp",
+            "ReduceLogSumExp",  # in steps: passes/factors.py
         ),
         ("Reduce",),
     ),
+}
+
+#: Operator → what does its work once a pass has rewritten it.
+BECOMES: dict[str, str] = {
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), "Gemm"),
+    **dict.fromkeys(("MatMulInteger", "QLinearMatMul"), "MatMulV2"),
+    **dict.fromkeys(("ConvInteger", "QLinearConv"), "Conv"),
+    "QuantizeLinear": "AscendQuant",
+    "DequantizeLinear": "AscendAntiQuant",
 }
 
 #: Inputs that are parameters when constant: they become attributes of the launch.
@@ -93,11 +112,15 @@ PARAMETERS: dict[str, dict[int, str]] = {
     "Squeeze": {1: "axes"},
     "Unsqueeze": {1: "axes"},
     "Dropout": {1: "ratio", 2: "training_mode"},
+    "OneHot": {1: "depth", 2: "values"},
     **{op: {1: "axes"} for op in CANDIDATES if CANDIDATES[op] == ("Reduce",)},
 }
 
 #: Operators that only reinterpret an ND tensor: no task at all.
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+#: … and all that can be free: their bytes stay as they are.
+FREE = (*VIEWS, "TransData", "BitCast")
 
 
 def moves_nothing(graph: Graph, node: Node) -> bool:
@@ -106,10 +129,10 @@ def moves_nothing(graph: Graph, node: Node) -> bool:
     So are the views of an ND tensor, and a TransData of what lies in its layout as it does in ND
     (NC1HWC0 of whole blocks of channels where H = W = 1).
     """
-    if node.epilogue or node.op_type not in (*VIEWS, "TransData"):
+    if node.epilogue or node.op_type not in FREE:
         return False
     source, result = graph.tensors[node.inputs[0]], graph.tensors[node.outputs[0]]
-    if source.dtype is not result.dtype:
+    if source.dtype is not result.dtype and node.op_type != "BitCast":
         return False
     if node.op_type == "TransData":
         return all(lies_as_nd(t.shape, t.layout, t.dtype) for t in (source, result))
@@ -118,7 +141,8 @@ def moves_nothing(graph: Graph, node: Node) -> bool:
 
 def kernel_of(op_type: str) -> str:
     """The preferred kernel of an operator; 'view' when it is free, '' for the AI CPU."""
-    if op_type in VIEWS:
+    op_type = BECOMES.get(op_type, op_type)
+    if op_type in (*VIEWS, "BitCast"):
         return "view"
     if op_type in CANDIDATES:
         return CANDIDATES[op_type][0]
@@ -190,6 +214,11 @@ def plain(value: object) -> object:
 
 def select_kernel(args: KernelArgs, chip: ChipSpec) -> tuple[str, str]:
     """(kernel, '') or ('', why no AI Core kernel takes the launch)."""
+    empty = [
+        o for o in args.operands if o is not None and not o.nbytes and args.op_type != "Concat"
+    ]
+    if empty or not all(o.nbytes for o in args.outputs):
+        return "", "a tensor without elements"
     reasons = []
     names = CANDIDATES.get(args.op_type, ())
     if not names and get_operator(args.op_type).elementwise:

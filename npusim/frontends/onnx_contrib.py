@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from npusim.errors import UnsupportedError
+from npusim.frontends.onnx_dialect import Dialect, Rewrite
 from npusim.frontends.onnx_opset import Builder
 from npusim.ir import Node
 
-DOMAIN = "com.microsoft"
 
-
-def _gelu(approximate: str) -> Callable[[Node, Builder], list[Node]]:
+def _gelu(approximate: str) -> Rewrite:
     """Gelu, FastGelu, BiasGelu: an optional bias, then the activation."""
 
     def rewrite(node: Node, builder: Builder) -> list[Node]:
@@ -36,7 +37,7 @@ def _sum(
     return nodes, total
 
 
-def _skip_norm(op_type: str) -> Callable[[Node, Builder], list[Node]]:
+def _skip_norm(op_type: str) -> Rewrite:
     """Skip(Simplified)LayerNormalization: residual and bias added, then the normalisation."""
 
     def rewrite(node: Node, builder: Builder) -> list[Node]:
@@ -62,39 +63,48 @@ def _skip_norm(op_type: str) -> Callable[[Node, Builder], list[Node]]:
     return rewrite
 
 
-def _as(op_type: str, **defaults: float) -> Callable[[Node, Builder], list[Node]]:
+def _dynamic_lstm(node: Node, builder: Builder) -> list[Node]:
+    """DynamicQuantizeLSTM: weights [D, I, 4H] made real and turned. The sequence, which onnxruntime
+    quantises step by step, stays real."""
+    nodes, turned = [], []
+
+    def add(op_type: str, *inputs: str, **attrs: Any) -> str:
+        result = builder.fresh(f"{node.name}/{op_type.lower()}")
+        nodes.append(Node(result, op_type, inputs, (result,), attrs))
+        return result
+
+    scales = (node.inputs[8:10], node.inputs[10:12])
+    for weights, (scale, zero) in zip(node.inputs[1:3], scales, strict=True):
+        d, *columns = builder.type(scale).shape  # [D] or [D, 4H]
+        shape = np.array((d, 1, *(columns or (1,))), np.int64)
+        spread = builder.constant(f"{node.name}/shape", shape)
+        to = builder.type(scale).dtype.value
+        wide, shift = (add("Cast", i, to=to) for i in (weights, zero))
+        wide = add("Sub", wide, add("Reshape", shift, spread))
+        wide = add("Mul", wide, add("Reshape", scale, spread))
+        turned.append(add("Transpose", wide, perm=[0, 2, 1]))
+    inputs = (node.inputs[0], *turned, *node.inputs[3:8])
+    return [*nodes, node.with_(op_type="LSTM", inputs=inputs)]
+
+
+def _as(op_type: str, **defaults: float) -> Rewrite:
     """The standard operator of the same meaning."""
     return lambda node, builder: [node.with_(op_type=op_type, attrs={**defaults, **node.attrs})]
 
 
-_REWRITES: dict[str, Callable[[Node, Builder], list[Node]]] = {
+_REWRITES: dict[str, Rewrite] = {
     "Gelu": _gelu("none"),
     "BiasGelu": _gelu("none"),
     "FastGelu": _gelu("tanh"),
     "QuickGelu": _as("Swish", alpha=1.702),
     "LayerNormalization": _as("LayerNormalization"),
     "SimplifiedLayerNormalization": _as("RMSNormalization"),
+    "DynamicQuantizeLSTM": _dynamic_lstm,
     "SkipLayerNormalization": _skip_norm("LayerNormalization"),
     "SkipSimplifiedLayerNormalization": _skip_norm("RMSNormalization"),
 }
 
 
-def has_rewrite(op_type: str) -> bool:
-    """Whether npusim knows that operator of the domain."""
-    return op_type in _REWRITES
-
-
-def standardise(node: Node, builder: Builder) -> list[Node]:
-    """Standard nodes for a `com.microsoft` node.
-
-    Raises:
-        UnsupportedError: the operator has no such form here.
-    """
-    rewrite = _REWRITES.get(node.op_type)
-    if rewrite is None:
-        raise UnsupportedError(
-            f"operator {DOMAIN}.{node.op_type} at node {node.name!r}",
-            "of that domain: " + ", ".join(_REWRITES),
-            "export the model before onnxruntime's graph optimisation",
-        )
-    return rewrite(node, builder)
+DIALECT = Dialect(
+    "com.microsoft", _REWRITES, "export the model before onnxruntime's graph optimisation"
+)

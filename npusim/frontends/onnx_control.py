@@ -6,8 +6,8 @@ given for inputs. A loop's turn becomes nodes of the graph like any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from npusim.ir import Node, TensorType
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto
-
-MOST_TURNS = 100_000  #: of one loop
 
 
 class Maker(Protocol):
@@ -50,7 +48,11 @@ class Maker(Protocol):
     def place(self, node: Node) -> None:
         """Add a node."""
 
+    def spend(self, where: str) -> None:
+        """Count a turn of a loop; too many are an error."""
 
+
+Attrs = Mapping[str, Any]
 #: A construct: maker, node, scope and unique name → the tensors of the node's outputs.
 Construct = Callable[[Maker, "NodeProto", Scope, str], list[str]]
 CONTROL: dict[str, Construct] = {}
@@ -84,14 +86,10 @@ def _loop(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
     _check_arity(body, where, len(state) + 2, len(state) + 1)
     scans: list[list[str]] = [[] for _ in body.output[1 + len(state) :]]
     turn = 0
-    while going and turn < most:
-        if turn >= MOST_TURNS:
-            raise UnsupportedError(
-                f"more than {MOST_TURNS} turns of Loop node {where!r}",
-                f"at most {MOST_TURNS}",
-                "let the loop end earlier",
-            )
-        inner = scope.inner(f"{_local(scope, where)}/{turn}", body)
+    bodies = scope.inner(_local(scope, where), body)
+    while going and (most is None or turn < most):
+        maker.spend(f"Loop node {where!r}")
+        inner = bodies.turn(turn)
         given = [
             maker.constant(f"{where}/{turn}/turn", np.array(turn, np.int64)),
             maker.constant(f"{where}/{turn}/condition", np.array(True)),
@@ -103,7 +101,7 @@ def _loop(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
         for scan, value in zip(scans, made[1 + len(state) :], strict=True):
             scan.append(value)
         turn += 1
-        if turn < most:
+        if most is None or turn < most:
             going = bool(_known(maker, made[0], f"the condition of Loop {where!r}"))
     stacked = [
         _stack(maker, scan, 0, f"{where}/scan_{i}", body.output[1 + len(state) + i])
@@ -112,24 +110,51 @@ def _loop(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
     return [*state, *stacked]
 
 
-def _trips(maker: Maker, name: str, where: str) -> int:
-    """The most turns that a Loop may take."""
+def _trips(maker: Maker, name: str, where: str) -> int | None:
+    """The most turns that a Loop may take, None for no limit."""
     if not name:
-        return MOST_TURNS + 1
+        return None
     return int(_known(maker, name, f"the trip count of Loop node {where!r}"))
 
 
 @construct("Scan")
 def _scan(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]:
-    if scope.opsets.get("", NEWEST) < 9:
+    operands = [maker.lookup(i, scope, f"node {where!r} (Scan)") for i in proto.input]
+    attrs = {a.name: attribute(a, where) for a in proto.attribute if a.name != "body"}
+    body = _subgraph(proto, "body", where)
+    if scope.opsets.get("", NEWEST) >= 9:
+        return _turns(maker, body, scope, where, operands, attrs)
+    if operands[0]:
         raise UnsupportedError(
-            f"Scan node {where!r} of opset 8, which has a batch axis",
-            "Scan of opset 9 and newer",
+            f"Scan node {where!r} of opset 8 with lengths of sequences",
+            "sequences of one length",
             "export the model with a newer opset",
         )
-    body = _subgraph(proto, "body", where)
-    attrs = {a.name: attribute(a, where) for a in proto.attribute if a.name != "body"}
-    operands = [maker.lookup(i, scope, f"node {where!r} (Scan)") for i in proto.input]
+    return _batches(maker, body, scope, where, operands[1:], attrs)
+
+
+def _batches(
+    maker: Maker, body: GraphProto, scope: Scope, where: str, operands: list[str], attrs: Attrs
+) -> list[str]:
+    """Scan of opset 8: every operand has a batch axis in front, the scan's axis is the next."""
+    own = {k: v for k, v in attrs.items() if k != "directions"}
+    own["scan_input_directions"] = attrs.get("directions")
+    made = []
+    for batch in range(maker.type(operands[0]).shape[0]):
+        at = f"{where}/{batch}"
+        parts = [_part(maker, x, 0, batch, f"{at}/{i}") for i, x in enumerate(operands)]
+        made.append(_turns(maker, body, scope, at, parts, own))
+    results = zip(*made, strict=True)
+    return [
+        _stack(maker, list(parts), 0, f"{where}/batch_{i}", body.output[i])
+        for i, parts in enumerate(results)
+    ]
+
+
+def _turns(
+    maker: Maker, body: GraphProto, scope: Scope, where: str, operands: list[str], attrs: Attrs
+) -> list[str]:
+    """The turns of a Scan one after the other; its outputs."""
     n_scans = int(attrs.get("num_scan_inputs", 0))
     state, scanned = operands[: len(operands) - n_scans], operands[len(operands) - n_scans :]
     _check_arity(body, where, len(operands), len(state))
@@ -144,8 +169,10 @@ def _scan(maker: Maker, proto: NodeProto, scope: Scope, where: str) -> list[str]
         )
     (n,) = turns
     scans: list[list[str]] = [[] for _ in body.output[len(state) :]]
+    bodies = scope.inner(_local(scope, where), body)
     for turn in range(n):
-        inner = scope.inner(f"{_local(scope, where)}/{turn}", body)
+        maker.spend(f"Scan node {where!r}")
+        inner = bodies.turn(turn)
         parts = [
             _part(maker, x, axis, n - 1 - turn if back else turn, f"{where}/{turn}/part_{i}")
             for i, (x, axis, back) in enumerate(zip(scanned, axes, backward, strict=True))

@@ -35,6 +35,7 @@ class Functions:
 
     def __init__(self, model: ModelProto) -> None:
         self._local = {(f.domain, f.name): f for f in model.functions}
+        self._kinds: dict[tuple[str, str, int], dict[str, int]] = {}
 
     def is_local(self, proto: NodeProto) -> bool:
         """Whether the model itself has a function of that name."""
@@ -46,6 +47,15 @@ class Functions:
         return self.is_local(proto) or (
             schema is not None and (schema.has_function or schema.has_context_dependent_function)
         )
+
+    def attribute_kinds(self, proto: NodeProto, scope: Scope) -> dict[str, int]:
+        """Attribute → its AttributeProto.AttributeType, for operators of ONNX."""
+        key = (proto.domain, proto.op_type, scope.opsets.get(proto.domain, 0))
+        if key not in self._kinds:
+            schema = _schema(proto, scope)
+            found = schema.attributes.items() if schema is not None else ()
+            self._kinds[key] = {name: int(a.type.value) for name, a in found}
+        return self._kinds[key]
 
     def of(self, proto: NodeProto, scope: Scope, types: Sequence[TensorType | None]) -> Function:
         """The function that a node calls, for operands of these types (`has` is true)."""

@@ -87,7 +87,7 @@ def _read(source: str | Path | ModelProto) -> tuple[ModelProto, Path | None]:
         raise ModelError(f"no file {str(path)!r}", accepted, "check the path")
     try:
         model = onnx.load_model(path, load_external_data=False)
-    except (DecodeError, ValueError) as e:
+    except (DecodeError, OSError, ValueError) as e:
         raise ModelError(
             f"{str(path)!r} is not an ONNX model, or is damaged ({e})",
             accepted,
@@ -173,7 +173,7 @@ def _modern(model: ModelProto) -> tuple[ModelProto, dict[str, int]]:
 
     try:
         converted = version_converter.convert_version(model, onnx_opset.OLDEST)
-    except (RuntimeError, version_converter.ConvertError) as e:
+    except Exception as e:  # the converter raises many kinds on a damaged model
         raise UnsupportedError(
             f"a model of opset {version} that onnx cannot convert: {_first_line(e)}",
             f"opset {onnx_opset.OLDEST} to {onnx_opset.NEWEST}, and older ones that "

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
-from npusim.frontends import onnx_contrib, onnx_opset
+from npusim.frontends import (
+    onnx_contrib,
+    onnx_decomposed,  # noqa: F401  (registers rules)
+    onnx_einsum,  # noqa: F401
+    onnx_opset,
+    onnx_training,
+)
 from npusim.frontends.onnx_control import CONTROL
 from npusim.frontends.onnx_functions import Functions
 from npusim.frontends.onnx_scope import Scope, names_read
@@ -24,10 +30,15 @@ from npusim.ops.shaping import ConstantOfShape
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
-MOST_NODES = 200_000  #: of a graph, loops unrolled
+MOST_NODES = 50_000  #: of a graph, loops unrolled and functions expanded
+MOST_BYTES = 1 << 40  #: of a tensor
+MOST_DIMENSIONS = 32  #: of a tensor: numpy broadcasts no more
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+#: Domains of which some operators are rewritten in standard ones.
+_DIALECTS = {d.domain: d for d in (onnx_contrib.DIALECT, onnx_training.DIALECT)}
 _OPTIONAL_OUTPUTS = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
 _CONSTANT_LISTS: dict[str, type] = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -74,7 +85,7 @@ class Importer:
         self.base = base
         self.graph = Graph(proto.name or "model", [], {}, [], [o.name for o in proto.output])
         self.values = Values(self.graph, given)
-        self.placed = 0
+        self._done = 0
         self._given = given
         self._functions = Functions(model)
         self._bodies = bodies
@@ -93,7 +104,7 @@ class Importer:
         names: dict[str, str] = {}
         for name, type_ in inputs.items():
             self.graph.inputs.append(name)
-            self.graph.tensors[name] = Tensor(name, type_.shape, type_.dtype)
+            self._add_tensor(name, type_, f"input {name!r}")
             names[name] = name
         names.update((name, name) for name in unknown)
         self._lost.update(unknown)
@@ -133,6 +144,10 @@ class Importer:
         """Type of a tensor made before."""
         return self.graph.type_of(name)
 
+    def known(self, name: str) -> np.ndarray | None:
+        """Value of a tensor where it is known before the run."""
+        return self.values.of(name) if name else None
+
     def lookup(self, name: str, scope: Scope, reader: str) -> str:
         """The tensor that a name of the file stands for; '' stays.
 
@@ -158,25 +173,76 @@ class Importer:
         return kept
 
     def _add_constant(self, name: str, value: Constant) -> None:
+        self._add_tensor(name, value.type, f"constant {name!r}")
         self.graph.constants[name] = value
-        self.graph.tensors[name] = Tensor(name, value.type.shape, value.type.dtype)
+
+    def _add_tensor(self, name: str, type_: TensorType, what: str) -> None:
+        """A new tensor of the graph.
+
+        Raises:
+            GraphError: there is one of that name. UnsupportedError: it is too large.
+        """
+        if name in self.graph.tensors:
+            raise GraphError(
+                f"{what} is made twice", "one maker for every tensor", "rename one of them"
+            )
+        rank, size = len(type_.shape), type_.size * type_.dtype.size
+        if rank > MOST_DIMENSIONS or size > MOST_BYTES:
+            shown = type_.shape if rank <= MOST_DIMENSIONS else f"of {rank} dimensions"
+            raise UnsupportedError(
+                f"{what} has {size} bytes, its shape is {shown}",
+                f"at most {MOST_BYTES} bytes and {MOST_DIMENSIONS} dimensions",
+                "give smaller shapes, or repair the model",
+            )
+        self.graph.tensors[name] = Tensor(name, type_.shape, type_.dtype)
+
+    def spend(self, where: str) -> None:
+        """Count a node, or a turn of a loop.
+
+        Raises:
+            UnsupportedError: more than `MOST_NODES` of them.
+        """
+        self._done += 1
+        if self._done > MOST_NODES:
+            raise UnsupportedError(
+                f"more than {MOST_NODES} nodes, loops unrolled, at {where}",
+                f"at most {MOST_NODES}",
+                "give the loops fewer turns",
+            )
 
     def node(self, proto: NodeProto, scope: Scope) -> None:
         """One node of the file: a constant, one or more nodes of the graph, or a whole body."""
+        self.spend(f"node {_name(proto)!r}")
         if self._problems is None:
-            self._import(proto, scope)
+            self._checked(proto, scope)
             return
         try:
             if any(scope.names.get(i) in self._lost for i in proto.input if i):
                 self._lose(proto, scope)
                 self._known_operator(proto, scope)
             else:
-                self._import(proto, scope)
+                self._checked(proto, scope)
         except NpusimError as e:
             opset = scope.opsets.get(proto.domain, 0)
             name = scope.prefix + _name(proto)
             self._problems.append(Problem(name, proto.op_type, proto.domain, opset, e))
             self._lose(proto, scope)
+
+    def _checked(self, proto: NodeProto, scope: Scope) -> None:
+        """Import a node; a file may hold attributes and operands of any kind and number.
+
+        Raises:
+            GraphError: they are none that the operator's rules can make sense of.
+        """
+        try:
+            self._import(proto, scope)
+        except _MALFORMED as e:
+            raise GraphError(
+                f"node {scope.prefix + _name(proto)!r} ({proto.op_type}) is malformed: "
+                f"{type(e).__name__}: {' '.join(str(e).split())}",
+                "operands and attributes as ONNX defines them",
+                "see what onnx.checker.check_model says, and export the model again",
+            ) from e
 
     def _lose(self, proto: NodeProto, scope: Scope) -> None:
         """The outputs' types cannot be known."""
@@ -190,7 +256,7 @@ class Importer:
         known = has_operator(proto.op_type) or onnx_opset.has_rule(proto.op_type)
         if domain and (known or proto.op_type in (*CONTROL, "Constant")):
             return
-        if proto.domain == onnx_contrib.DOMAIN and onnx_contrib.has_rewrite(proto.op_type):
+        if proto.domain in _DIALECTS and _DIALECTS[proto.domain].has_rewrite(proto.op_type):
             return
         if not self._functions.has(proto, scope):
             self._refuse(proto, _name(proto))
@@ -200,7 +266,7 @@ class Importer:
             get_operator(proto.op_type, name)
         raise UnsupportedError(
             f"operator {proto.domain}.{proto.op_type} at node {name!r}",
-            f"the standard domain, and parts of {onnx_contrib.DOMAIN}",
+            f"the standard domain, and parts of {' and '.join(_DIALECTS)}",
             "export the model with standard operators",
         )
 
@@ -218,9 +284,9 @@ class Importer:
             known = self.type(x).dtype not in (DType.FLOAT16, DType.BFLOAT16)
         if standard and not local and (known or proto.op_type == "Constant"):
             self._standard(proto, scope)
-        elif proto.domain == onnx_contrib.DOMAIN and not local:
+        elif proto.domain in _DIALECTS and not local:
             node = self._convert(proto, scope)
-            self._place_all(onnx_contrib.standardise(node, self))
+            self._place_all(_DIALECTS[proto.domain].standardise(node, self))
         elif self._functions.has(proto, scope):
             self._call(proto, scope)
         else:
@@ -261,13 +327,21 @@ class Importer:
         """The node as it is, under a unique name; its outputs are bound."""
         name = self.node_name(scope.prefix + _name(proto))
         where = f"node {name!r} ({proto.op_type})"
+        kinds = self._functions.attribute_kinds(proto, scope)
         attrs: dict[str, Any] = {}
         for a in proto.attribute:
             meant = scope.attrs.get(a.ref_attr_name) if a.ref_attr_name else a
-            if meant is not None:
-                attrs[a.name] = attribute(meant, where)
-        for key in ("to", "dtype"):
-            if isinstance(attrs.get(key), int):
+            if meant is None:
+                continue
+            if kinds.get(a.name, meant.type) != meant.type:
+                raise GraphError(
+                    f"attribute {a.name!r} of {where} is of kind {meant.type}",
+                    f"kind {kinds[a.name]} (AttributeProto.AttributeType)",
+                    "export the model again",
+                )
+            attrs[a.name] = attribute(meant, where)
+        for key in ("to", "dtype", "output_dtype", "output_datatype", "precision"):
+            if isinstance(attrs.get(key), int) and (attrs[key] or key in ("to", "dtype")):
                 attrs[key] = element_type(attrs[key], where).value
         kept = list(proto.output)
         if proto.op_type in _OPTIONAL_OUTPUTS:
@@ -293,24 +367,18 @@ class Importer:
         if "" in node.outputs:
             named = (o or self.fresh(f"{node.name}/unread") for o in node.outputs)
             node = node.with_(outputs=tuple(named))
-        self.placed += 1
-        if self.placed > MOST_NODES:
-            raise UnsupportedError(
-                f"more than {MOST_NODES} nodes, loops unrolled, at node {node.name!r}",
-                f"at most {MOST_NODES}",
-                "give the loops fewer turns",
-            )
+        self.spend(f"node {node.name!r}")
         types = [self.graph.type_of(i) if i else None for i in node.inputs]
         asked = Asked(self.values, node.inputs)
         out = infer_node(node, types, asked)
+        node = self._with_parameters(node, asked.positions)
         folded = self._fold(node, types, out)
         if folded is not None:
             for name, value in zip(node.outputs, folded, strict=True):
                 self._add_constant(name, value)
             return
-        node = self._with_parameters(node, asked.positions)
         for name, t in zip(node.outputs, out, strict=True):
-            self.graph.tensors[name] = Tensor(name, t.shape, t.dtype)
+            self._add_tensor(name, t, f"tensor {name!r} of node {node.name!r} ({node.op_type})")
         self.graph.nodes.append(node)
         self.values.made_by(node)
 

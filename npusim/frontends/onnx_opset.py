@@ -29,6 +29,9 @@ class Builder(Protocol):
     def type(self, name: str) -> TensorType:
         """Type of a tensor that exists already."""
 
+    def known(self, name: str) -> np.ndarray | None:
+        """Value of a tensor where it is known before the run."""
+
 
 Rule = Callable[[Node, Builder, int], list[Node]]
 _RULES: dict[str, list[tuple[int, Rule]]] = {}
@@ -48,6 +51,11 @@ def rule(*op_types: str, until: int) -> Callable[[Rule], Rule]:
 def has_rule(op_type: str) -> bool:
     """Whether older forms of the operator are rewritten."""
     return op_type in _RULES
+
+
+def rewrites_all(op_type: str) -> bool:
+    """Whether the operator's newest form is rewritten too."""
+    return any(until == NEWEST for until, _ in _RULES.get(op_type, ()))
 
 
 def modernise(node: Node, builder: Builder, opset: int) -> list[Node]:
@@ -213,3 +221,44 @@ def _group_norm_per_channel(node: Node, builder: Builder, opset: int) -> list[No
         ]
         operands.append(c)
     return [*nodes, node.with_(inputs=(node.inputs[0], *operands))]
+
+
+@rule("DFT", until=19)
+def _dft_axis(node: Node, builder: Builder, opset: int) -> list[Node]:
+    axis = _int64(builder, node, "axis", node.attrs.get("axis", 1))
+    inputs = (*node.inputs, "")[:2]
+    return [node.with_(inputs=(*inputs, axis), attrs=_without(node, "axis"))]
+
+
+@rule("GridSample", until=19)
+def _grid_sample_modes(node: Node, builder: Builder, opset: int) -> list[Node]:
+    mode = node.attrs.get("mode", "bilinear").removeprefix("bi")
+    return [node.with_(attrs={**node.attrs, "mode": mode})]
+
+
+@rule("RoiAlign", until=15)
+def _roi_align_corners(node: Node, builder: Builder, opset: int) -> list[Node]:
+    mode = {"coordinate_transformation_mode": "output_half_pixel"}
+    return [node.with_(attrs={**mode, **node.attrs})]
+
+
+@rule("TopK", until=9)
+def _top_k_input(node: Node, builder: Builder, opset: int) -> list[Node]:
+    k = _int64(builder, node, "k", [node.attrs["k"]])
+    return [node.with_(inputs=(node.inputs[0], k), attrs=_without(node, "k"))]
+
+
+@rule("DeformConv", until=NEWEST)
+def _deform_conv(node: Node, builder: Builder, opset: int) -> list[Node]:
+    """As CANN has it: the shifted taps side by side, then a convolution over them."""
+    x, weight, offset, bias, mask = (*node.inputs, "", "")[:5]
+    kernel = tuple(builder.type(weight).shape[2:])
+    taps = builder.fresh(f"{node.name}/taps")
+    attrs = {**_without(node, "group"), "kernel_shape": kernel}
+    conv = {"kernel_shape": kernel, "strides": kernel, "group": node.attrs.get("group", 1)}
+    sampled = (x, offset, mask) if mask else (x, offset)
+    operands = (taps, weight, bias) if bias else (taps, weight)
+    return [
+        Node(f"{node.name}/offsets", "DeformableOffsets", sampled, (taps,), attrs),
+        Node(node.name, "Conv", operands, node.outputs, conv),
+    ]

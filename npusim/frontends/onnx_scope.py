@@ -49,6 +49,10 @@ class Scope:
             depth=self._deeper(where),
         )
 
+    def turn(self, n: int) -> Scope:
+        """The scope of a loop's turn; `self` is that of its body."""
+        return replace(self, names=self.names.new_child(), prefix=f"{self.prefix}{n}/")
+
     def called(
         self,
         where: str,

@@ -109,11 +109,17 @@ def array(proto: TensorProto) -> np.ndarray:
 def _decode(proto: TensorProto, type_: TensorType) -> np.ndarray:
     dtype = type_.dtype
     if proto.HasField("raw_data"):
+        if len(proto.raw_data) != _file_bytes(type_):
+            raise ModelError(
+                f"tensor {proto.name!r} holds {len(proto.raw_data)} bytes for shape {type_.shape}",
+                f"{_file_bytes(type_)} bytes",
+                "the model file is damaged; export it again",
+            )
         flat = _elements(np.frombuffer(proto.raw_data, np.uint8), type_)
     elif dtype.is_narrow:
         flat = _elements(np.array(proto.int32_data, np.int32).astype(np.uint8), type_)
     elif dtype in (DType.FLOAT16, DType.BFLOAT16):
-        flat = np.array(proto.int32_data, np.uint16).view(dtype.np)
+        flat = np.array(proto.int32_data, np.int64).astype(np.uint16).view(dtype.np)
     else:
         flat = np.array(getattr(proto, _TYPED_FIELDS.get(dtype, "int32_data"))).astype(dtype.np)
     if flat.size != type_.size:
@@ -152,17 +158,38 @@ def _file_bytes(type_: TensorType) -> int:
 def _external(proto: TensorProto, type_: TensorType, base: Path | None) -> tuple[Path, int]:
     """File and offset of external data, checked to be there."""
     entries = {e.key: e.value for e in proto.external_data}
-    location = Path(entries.get("location", ""))
-    if location.is_absolute() or ".." in location.parts:
+    location = entries.get("location", "")
+    if base is None:
         raise ModelError(
-            f"tensor {proto.name!r} lies in {str(location)!r}, outside the model's directory",
-            "external data beside the model",
+            f"tensor {proto.name!r} of a model in memory lies in a file, {location!r}",
+            "models in memory that have all their weights",
+            "load the model from its path, or load its data first (onnx.load_external_data)",
+        )
+    path = base / location
+    try:
+        beside = path.resolve().is_relative_to(base.resolve())
+        have = path.stat().st_size if path.is_file() else -1
+    except (OSError, ValueError) as e:
+        raise ModelError(
+            f"tensor {proto.name!r} lies in {location[:80]!r}: {e.args[-1]}",
+            "a file beside the model",
+            "the model file is damaged; export it again",
+        ) from None
+    if not beside or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise ModelError(
+            f"tensor {proto.name!r} lies in {location!r}, outside the model's directory",
+            "external data beside the model, no links to elsewhere",
             "save the model anew with its data beside it",
         )
-    path = (base or Path()) / location
-    offset = int(entries.get("offset", 0))
+    start = entries.get("offset", "0")
+    if not start.isdecimal():
+        raise ModelError(
+            f"tensor {proto.name!r} starts at offset {start!r} of {location!r}",
+            "0 and more",
+            "the model file is damaged; export it again",
+        )
+    offset = int(start)
     need = offset + _file_bytes(type_)
-    have = path.stat().st_size if path.is_file() else -1
     if have < need:
         found = "which does not exist" if have < 0 else f"which has {have} bytes"
         raise ModelError(
@@ -194,7 +221,7 @@ def attribute(proto: AttributeProto, where: str) -> Any:
     if kind == 2:
         return proto.i
     if kind == 3:
-        return proto.s.decode()
+        return _text(proto.s, proto.name, where)
     if kind == 4:
         return array(proto.t)
     if kind == 6:
@@ -202,9 +229,20 @@ def attribute(proto: AttributeProto, where: str) -> Any:
     if kind == 7:
         return tuple(proto.ints)
     if kind == 8:
-        return tuple(s.decode() for s in proto.strings)
+        return tuple(_text(s, proto.name, where) for s in proto.strings)
     raise UnsupportedError(
         f"attribute {proto.name!r} of {where} holds a subgraph, a sparse tensor or a type",
         "numbers, text, dense tensors and lists of them",
         "export the model without control flow (fixed shapes often remove it)",
     )
+
+
+def _text(value: bytes, name: str, where: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise ModelError(
+            f"attribute {name!r} of {where} is {value!r}",
+            "text in UTF-8",
+            "the model file is damaged; export it again",
+        ) from None

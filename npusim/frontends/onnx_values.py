@@ -12,12 +12,14 @@ import numpy as np
 
 from npusim.errors import UnsupportedError
 from npusim.ir import Graph, Node
-from npusim.ops import compute_node
+from npusim.ops import attributes, compute_node, get_operator
 
 #: Constants of at most this many elements are folded.
 SMALL = 4096
 #: Bytes of values that one import may compute.
 LIMIT = 1 << 30
+#: Multiplications, additions and vector operations that it may take.
+MOST_FLOPS = 10**12
 
 
 class Values:
@@ -36,7 +38,7 @@ class Values:
         self._known: dict[str, np.ndarray] = {}
         self._makers: dict[str, Node] = {}
         self._unknown: set[str] = set()
-        self._bytes = 0
+        self._bytes = self._flops = 0
         self.used: set[str] = set()
 
     def made_by(self, node: Node) -> None:
@@ -56,7 +58,7 @@ class Values:
         """Value of a tensor when it is known, else None.
 
         Raises:
-            UnsupportedError: it would take more than `LIMIT` bytes to compute.
+            UnsupportedError: it would take more than `LIMIT` bytes or `MOST_FLOPS` to compute.
         """
         if name in self._unknown:
             return None
@@ -106,11 +108,14 @@ class Values:
 
     def _compute(self, node: Node) -> None:
         out = [self._graph.type_of(o) for o in node.outputs]
+        types = [self._graph.type_of(i) if i else None for i in node.inputs]
         self._bytes += sum(t.size * t.dtype.size for t in out)
-        if self._bytes > LIMIT:
+        self._flops += get_operator(node.op_type).work(types, out, attributes(node)).flops
+        if self._bytes > LIMIT or self._flops > MOST_FLOPS:
             raise UnsupportedError(
-                f"shapes that follow from {self._bytes} bytes of values, at node {node.name!r}",
-                f"at most {LIMIT} bytes",
+                f"shapes that follow from {self._bytes} bytes of values, computed in "
+                f"{self._flops} operations, at node {node.name!r}",
+                f"at most {LIMIT} bytes and {MOST_FLOPS} operations",
                 "make the shapes static, or smaller",
             )
         results = compute_node(node, [self._known[i] if i else None for i in node.inputs], out)

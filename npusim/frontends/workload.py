@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from npusim.data import data_dir
 from npusim.errors import ModelError, NeedsValuesError, NpusimError, nearest
 from npusim.frontends.onnx_import import load_onnx, survey_onnx
+from npusim.frontends.onnx_values import LIMIT
 from npusim.frontends.shipped import shipped_data
 from npusim.ir import DType, Graph
 from npusim.models import build_model, get_model, list_models, random_inputs
@@ -324,7 +325,13 @@ def _load_with_run_inputs(
 
 
 def run_inputs(work: Workload, inputs: Mapping[str, ArrayLike]) -> dict[str, np.ndarray]:
-    """Inputs that ship beside an ONNX model, else random ones, though not all shapes are known."""
+    """Inputs that ship beside an ONNX model, else random ones, though not all shapes are known.
+
+    None at all when they would be larger than an import may compute with.
+    """
     graph, _ = survey_onnx(work.source, batch=work.batch, shapes=work.shapes, values=inputs)
     shipped = shipped_data(Path(work.source), graph.inputs, graph.outputs)
-    return shipped.inputs if shipped is not None else random_inputs(graph, work.seed)
+    if shipped is not None:
+        return shipped.inputs
+    few = sum(graph.tensors[name].nbytes for name in graph.inputs) <= LIMIT
+    return random_inputs(graph, work.seed) if few else {}

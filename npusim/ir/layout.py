@@ -148,14 +148,16 @@ def unpack(x: np.ndarray, shape: tuple[int, ...], layout: Layout) -> np.ndarray:
     layout = _NARROW.get(layout, layout)
     if layout is Layout.NC1HWC0:
         n, c, h, w = shape
-        return x.transpose(0, 1, 4, 2, 3).reshape(n, -1, h, w)[:, :c]
+        return x.transpose(0, 1, 4, 2, 3).reshape(n, blocks(c, c0) * c0, h, w)[:, :c]
     if layout is Layout.NDC1HWC0:
         n, c, d, h, w = shape
-        return x.transpose(0, 2, 5, 1, 3, 4).reshape(n, -1, d, h, w)[:, :c]
+        return x.transpose(0, 2, 5, 1, 3, 4).reshape(n, blocks(c, c0) * c0, d, h, w)[:, :c]
     if layout is Layout.FRACTAL_Z:
         co, ci, kh, kw = shape
         p = x.reshape(blocks(ci, c0), kh, kw, blocks(co), BLOCK, c0)
-        full = p.transpose(3, 4, 0, 5, 1, 2).reshape(blocks(co) * BLOCK, -1, kh, kw)
+        full = p.transpose(3, 4, 0, 5, 1, 2).reshape(
+            blocks(co) * BLOCK, blocks(ci, c0) * c0, kh, kw
+        )
         return full[:co, :ci]
     *batch, m, n = shape
     k = len(batch)

@@ -5,6 +5,8 @@ bias, fused epilogue (see `epilogue`). M runs over the output positions of one i
 fractals. Work is split over blocks by image, M and N. A block walks tiles of its share as MatMul
 does; a chunk of K is a range of C1, so that the input band of a chunk is loaded once for all taps.
 
+int8 and uint8 are summed in int32, in blocks of 32 channels; `offset_x` is what pads the image.
+
 Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
 an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
 L0C holds at most; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import Layout
+from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv_tiling import (
@@ -80,8 +82,10 @@ class Conv2D(TileKernel):
         assert x is not None and w is not None
         if len(x.shape) != 4:
             return "only 2-D convolution runs on the cube"
-        if x.dtype.value not in chip.core.cube.k or not x.dtype.is_float:
+        if x.dtype.value not in chip.core.cube.k or w.dtype is not x.dtype:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {x.dtype.value}"
+        if not x.dtype.is_float and args.outputs[0].dtype is not DType.INT32:
+            return "int32 sums leave as they are"
         if args.get("group", 1) != 1:
             return "grouped convolution: expand the weights first"
         if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
@@ -123,7 +127,7 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
             bands[s.m0, s.m] = tuple(p.band_bytes(*span(tiling, s, i)) for i in range(m_tiles))
         band = bands[s.m0, s.m]
         x_total += s.batches * sum(band) * (1 if tiling["resident"] == 1 else n_tiles)
-        weights = p.k1 * blocks(s.n) * 256 * p.dtype.size
+        weights = p.k1 * blocks(s.n) * p.fractal
         once = n_tiles_once(tiling)
         w_total += weights * (1 if once else s.batches * m_tiles)
         y_total += s.batches * blocks(s.n) * 16 * s.m * es
@@ -149,10 +153,9 @@ class ConvBody:
 
     def __init__(self, k: Kernel, p: ConvProblem, t: Tiling, s: Share) -> None:
         self.k, self.p, self.t, self.s = k, p, t, s
-        es = p.dtype.size
-        fractal = 256 * es
+        fractal = p.fractal
         m0, n0, c1 = t["m0"], t["n0"], t["c1"]
-        band = max_band(p, m0, t["bm"]) * p.width * 16 * es
+        band = max_band(p, m0, t["bm"]) * p.width * p.c0 * p.dtype.size
         weights = p.taps * n0 * fractal
         self.panel: Queue | None = None
         src, dst, slots = Pipe.MTE2, Pipe.MTE1, t["slots"]
@@ -246,7 +249,7 @@ class ConvBody:
         return self.s.n0 + ni * size, min(size, self.s.n - ni * size)
 
     def _load_band(self, alloc: Alloc, batch: int, mi: int, c_first: int, c_count: int) -> Instr:
-        """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, 16) in L1."""
+        """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, C0) in L1."""
         p = self.p
         top, bottom = p.band(*span(self.t, self.s, mi))
         x = self.k.args.inputs[0]
@@ -255,7 +258,7 @@ class ConvBody:
         return self.k.load(alloc.region(src.shape, p.dtype.np), src)
 
     def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
-        """Weights of C1 blocks, all taps, n tile ni → (K blocks, n blocks, 16, 16) in L1."""
+        """Weights of C1 blocks, all taps, n tile ni → (K blocks, n blocks, 16, C0) in L1."""
         p = self.p
         col0, cols = self._cols(ni)
         lo, taps = col0 // 16, p.taps
@@ -278,7 +281,7 @@ class ConvBody:
         col0, cols = self._cols(ni)
         m_b, n_b = blocks(rows), blocks(cols)
         c_alloc = yield from self.out.queue.alloc()
-        c = c_alloc.region((n_b, m_b, 16, 16), ep.F32)
+        c = c_alloc.region((n_b, m_b, 16, 16), self.out.sums)
         first = True
         for kc in self._loop(blocks(p.c1, t["c1"]), p.c1 % t["c1"] == 0):
             c_first = kc * t["c1"]
@@ -341,14 +344,15 @@ class ConvBody:
         top, bottom = p.band(row0, rows)
 
         def l0a_tile() -> Region:
-            return l0a.region((m_b, width, 16, 16), dtype)
+            return l0a.region((m_b, width, 16, p.c0), dtype)
 
         def l0b_tile() -> Region:
-            return l0b.region((width, n_b, 16, 16), dtype)
+            return l0b.region((width, n_b, 16, p.c0), dtype)
 
         def load_x() -> Instr:
-            band = x_src.region((x_c1, bottom - top, p.width, 16), dtype)
-            return k.load3d(l0a_tile(), band, p.window, row0, rows, x_lo, top)
+            band = x_src.region((x_c1, bottom - top, p.width, p.c0), dtype)
+            padding = k.args.get("offset_x", 0)
+            return k.load3d(l0a_tile(), band, p.window, row0, rows, x_lo, top, padding=padding)
 
         def load_w() -> Instr:
             return self._load_l0b(l0b_tile(), w_src, w_c1, w_lo)
@@ -364,5 +368,5 @@ class ConvBody:
     def _load_l0b(self, dst: Region, src: Alloc, c1: int, lo: int) -> Instr:
         """K blocks from `lo` of the weights of c1 channel blocks in L1 → L0B."""
         width, n_b = dst.shape[:2]
-        w = src.region((c1 * self.p.taps, n_b, 16, 16), dst.dtype)
+        w = src.region((c1 * self.p.taps, n_b, 16, self.p.c0), dst.dtype)
         return self.k.load_l0(dst, w[lo : lo + width])

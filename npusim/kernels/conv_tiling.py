@@ -9,7 +9,7 @@ from math import lcm
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType
-from npusim.ir.layout import blocks
+from npusim.ir.layout import blocks, c0_of
 from npusim.kernels import epilogue as ep
 from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
 from npusim.ops import get_operator
@@ -23,7 +23,7 @@ HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16).
+    """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16, c1 in blocks of C0).
 
     `row_step`: only every so many rows of the image are read: `height` and the window count those.
     """
@@ -39,22 +39,32 @@ class ConvProblem:
     spec: ep.EpilogueSpec
     row_step: int = 1
 
+    @cached_property
+    def c0(self) -> int:
+        """Channels of a block: 32 in int8."""
+        return c0_of(self.dtype)
+
+    @cached_property
+    def fractal(self) -> int:
+        """Bytes of 16 × C0 operands."""
+        return 16 * self.c0 * self.dtype.size
+
     def image(self, operand: int, shape: tuple[int, ...]) -> Region:
-        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, 16).
+        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, C0).
 
         A 1×1 window of stride 1 sees H·W rows of one pixel: `height` and `width` say how.
         """
-        es, c1 = self.dtype.size, blocks(shape[1])
-        row = self.width * 16 * es
-        plane = shape[2] * shape[3] * 16 * es
-        sizes = (shape[0], c1, self.height, self.width, 16)
-        strides = (c1 * plane, plane, self.row_step * row, 16 * es, es)
+        es, c0, c1 = self.dtype.size, self.c0, blocks(shape[1], self.c0)
+        row = self.width * c0 * es
+        plane = shape[2] * shape[3] * c0 * es
+        sizes = (shape[0], c1, self.height, self.width, c0)
+        strides = (c1 * plane, plane, self.row_step * row, c0 * es, es)
         return Region(GM, operand, 0, sizes, strides, self.dtype.np)
 
     @property
     def image_bytes(self) -> int:
         """Bytes of all rows that are read of all images."""
-        return self.batch * self.c1 * self.height * self.width * 16 * self.dtype.size
+        return self.batch * self.c1 * self.height * self.width * self.c0 * self.dtype.size
 
     @property
     def n(self) -> int:
@@ -140,7 +150,7 @@ class ConvProblem:
     def band_bytes(self, first: int, rows: int) -> int:
         """Bytes of the band, all channels."""
         top, bottom = self.band(first, rows)
-        return (bottom - top) * self.width * self.c1 * 16 * self.dtype.size
+        return (bottom - top) * self.width * self.c1 * self.c0 * self.dtype.size
 
 
 @dataclass(frozen=True)
@@ -178,7 +188,8 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo, *(attrs["spread"] or (1, 1)))
     spec = ep.make_spec(args)
-    return ConvProblem(n, blocks(c), h, wd, co, ho * wo, window, x.dtype, spec, step)
+    c1 = blocks(c, c0_of(x.dtype))
+    return ConvProblem(n, c1, h, wd, co, ho * wo, window, x.dtype, spec, step)
 
 
 def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int, int]:
@@ -221,13 +232,12 @@ def _tiles(
     bb, bm, bn = split
     exact = bm * bn > 1 or bb == chip.cores.count
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
-    es = p.dtype.size
-    fractal = 256 * es
+    fractal = p.fractal
     half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
     l1 = chip.core.l1.size - p.spec.bias_bytes
     for m0 in _row_tiles(p, mc, half_a):
         rows = max_band(p, m0, bm)
-        band = rows * p.width * 16 * es  # one C1 block
+        band = rows * p.width * p.c0 * p.dtype.size  # one C1 block
         for n0 in p.n_tiles(nc, half_b, exact):
             k0 = min(half_a // m0, half_b // n0, p.k1)
             if p.untuned(split, chip.cores.count):
@@ -298,14 +308,15 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     chunks = blocks(p.c1, t["c1"])
     steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
     mmads = m_tiles * n_tiles * steps
-    cube = mc * nc * p.k1 * 16 / core.cube.k[p.dtype.value] + mmads * core.cube.head
-    fractal = 256 * es
-    load_a = mc * n_tiles * p.k1 * core.mte1.load3d_cycles * p.window.stride_w * max(1, es / 2)
+    cube = mc * nc * p.k1 * p.c0 / core.cube.k[p.dtype.value] + mmads * core.cube.head
+    fractal = p.fractal
+    per_load3d = core.mte1.load3d_cycles * p.window.stride_w * max(1, fractal / 512)
+    load_a = mc * n_tiles * p.k1 * per_load3d
     load_b = nc * m_tiles * p.k1 * fractal / core.mte1.l0b_rate
     mte1 = load_a + load_b + mmads * (core.mte1.load3d_head + core.mte1.head)
     block_dim = t["bb"] * t["bm"] * t["bn"]
     rate = min(core.mte2.rate, chip.l2_rate / block_dim)
-    band = max_band(p, min(t["m0"], mc), t["bm"]) * p.width * 16 * es * p.c1
+    band = max_band(p, min(t["m0"], mc), t["bm"]) * p.width * p.c0 * es * p.c1
     x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
     weights = p.k1 * nc * fractal
     w_loads = 1 / s.batches if n_tiles_once(t) else m_tiles
@@ -325,7 +336,7 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     tile_floor = ep.tile_floor(chip, (t["m0"], t["n0"]), t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
     body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
-    unique = p.batch * p.m * p.n1 * 16 * es + p.batch * p.c1 * p.height * p.width * 16 * es
+    unique = p.batch * p.m * p.n1 * 16 * es + p.image_bytes
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
     launch = chip.cycles(chip.scheduler.per_block) * block_dim
     slots = ep.l0c_slots(chip, (t["m0"], t["n0"]), t["l0c"])

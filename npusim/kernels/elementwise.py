@@ -17,7 +17,9 @@ from npusim.errors import UnsupportedError
 from npusim.ir import DType
 from npusim.kernels import (
     library_expressions,  # noqa: F401  (registers programs)
+    quant_expressions,
     training_expressions,  # noqa: F401
+    trigonometry,  # noqa: F401
     vector_ops,
 )
 from npusim.kernels.broadcast import MAX_UNIT, aligned_shape, make_space
@@ -35,6 +37,8 @@ __all__ = ["LOWER", "Elementwise", "lowered", "unsupported_type"]
 #: Output bytes per block below which CANN adds no block: of most operators, and of those with
 #: several outputs or scalars in the tile loop (recorded block dims: 768 fp32 -> 2, and -> 3).
 MIN_BLOCK_BYTES, SMALL_BLOCK_BYTES = 2048, 1024
+#: Operators that read or write bytes, which the vector unit converts and does not compute with.
+CONVERSIONS = ("Cast", "Identity", *quant_expressions.QUANTISATION)
 UB_SHARE = 0.75  #: of UB that tiles take
 #: CANN's generated schedule of these computes on scalars in the tile loop, as on whole tensors:
 #: 1050 cycles a tile beside the passes in LambApplyWeightAssign, whatever the tile's size.
@@ -144,11 +148,12 @@ class Elementwise(TileKernel):
             return "outputs of different shapes"
         if not args.outputs[0].nbytes:
             return "an empty output"
-        computed = args.op_type not in ("Cast", "Identity")
-        for spec in args.operands:
-            reason = spec and unsupported_type(spec.dtype, chip, computed)
-            if reason:
-                return reason
+        last = args.epilogue[-1].op_type if args.epilogue else args.op_type
+        for op_type, specs in ((args.op_type, args.inputs), (last, args.outputs)):
+            for spec in specs:
+                reason = spec and unsupported_type(spec.dtype, chip, op_type not in CONVERSIONS)
+                if reason:
+                    return reason
         try:
             job = cls.job(args, chip)
         except UnsupportedError as e:

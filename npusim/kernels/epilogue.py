@@ -27,6 +27,7 @@ from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region
 
 F32 = np.dtype(np.float32)
+I32 = np.dtype(np.int32)
 #: UB bytes per column block for the fp32 bias and its fourfold copy (16 + 64 values).
 BIAS_STRIP = (16 + 64) * 4
 FIXP_STEPS = ("Relu",)  #: what FIXP can do behind a cube result (besides bias and cast)
@@ -170,6 +171,7 @@ class CubeOutput:
         most: int = 2,
     ) -> None:
         self._k, self._spec, self._view, self._columns = k, spec, view, columns
+        self.sums = F32 if k.args.operands[0].dtype.is_float else I32  #: what L0C holds
         m_blocks, n_blocks = tile
         self._fixp = k.chip.core.fixp is not None
         self._drain_pipe = Pipe.FIXP if self._fixp else Pipe.V
@@ -193,7 +195,7 @@ class CubeOutput:
                 dtype = k.args.operands[step.operand].dtype.np
                 size = strip * dtype.itemsize
                 self._residuals[step.operand] = k.queue("UB", size, 2, Pipe.MTE2, Pipe.V)
-                if dtype != F32 and self._wide is None:
+                if dtype != self.sums and self._wide is None:
                     self._wide = k.alloc("UB", strip * 4)
         if spec.bias is not None:
             self._bias32 = k.alloc("UB", self._nu * 16 * 4)
@@ -224,7 +226,7 @@ class CubeOutput:
             n_valid: valid columns of the whole output.
         """
         yield self.queue.deque()
-        l0c = self.queue.front.region((n_blocks, tile.m16, 16), F32)
+        l0c = self.queue.front.region((n_blocks, tile.m16, 16), self.sums)
         if self._fixp:
             yield self._fixpipe(l0c, n1, n_valid, tile)
         else:
@@ -291,7 +293,7 @@ class CubeOutput:
             target = out
         else:
             target = self._work
-        dtype = spec.out if self._work is None else F32
+        dtype = spec.out if self._work is None else self.sums
         yield k.memo(
             ("copy_l0c", nu, m16), lambda: k.l0c_to_ub(self._shape(target, dtype, nu, m16), l0c)
         )
@@ -326,38 +328,38 @@ class CubeOutput:
             yield from self._bias_add(work, n1, nu, m16)
         for i, step in enumerate(spec.steps):
             yield from self._step(i, step, work, size)
-        op = "conv" if spec.out != F32 else "copy"
+        op = "conv" if spec.out != self.sums else "copy"
         yield k.memo(
             ("cast", size),
-            lambda: k.vec(op, out.region((size,), spec.out), work.region((size,), F32)),
+            lambda: k.vec(op, out.region((size,), spec.out), work.region((size,), self.sums)),
         )
 
     def _bias_add(self, alloc: Alloc, n1: int, nu: int, m16: int) -> Iterator[Instr]:
         """Add the bias row; its fp32 copy (four times over for blocks) is kept between strips."""
         k = self._k
         rows = self._view.rows
-        wide = self._bias32.region((nu * 16,), F32)
+        wide = self._bias32.region((nu * 16,), self.sums)
         if self._bias_at != (n1, nu):
             self._bias_at = (n1, nu)
             yield k.memo(("bias", nu), lambda: k.vec("conv", wide, self._bias_row(n1, nu)))
             if not rows:
-                rep = self._bias_rep.region((nu, 4, 16), F32)
+                rep = self._bias_rep.region((nu, 4, 16), self.sums)
                 yield k.memo(
                     ("repeat", nu), lambda: k.vec("copy", rep, wide.split(0, 16).expand(1))
                 )
 
         def add() -> Instr:
             if rows:
-                work = alloc.region((m16, nu * 16), F32)
+                work = alloc.region((m16, nu * 16), self.sums)
                 return k.vec("add", work, work, wide.expand(0))
-            work = alloc.region((nu, m16 // 4, 64), F32)
-            return k.vec("add", work, work, self._bias_rep.region((nu, 1, 64), F32))
+            work = alloc.region((nu, m16 // 4, 64), self.sums)
+            return k.vec("add", work, work, self._bias_rep.region((nu, 1, 64), self.sums))
 
         yield k.memo(("bias_add", nu, m16), add)
 
     def _step(self, i: int, step: EpilogueStep, alloc: Alloc, size: int) -> Iterator[Instr]:
         k = self._k
-        work = alloc.region((size,), F32)
+        work = alloc.region((size,), self.sums)
         if step.operand is None:
             op, scalar = "maxs", 0.0
             if step.op_type != "Relu":
@@ -367,8 +369,8 @@ class CubeOutput:
         queue = self._residuals[step.operand]
         yield queue.deque()
         other = queue.front.region((size,), k.args.operands[step.operand].dtype.np)
-        if self._wide is not None and other.dtype != F32:
-            wide, narrow = self._wide.region((size,), F32), other
+        if self._wide is not None and other.dtype != self.sums:
+            wide, narrow = self._wide.region((size,), self.sums), other
             yield k.memo(("widen", i, size), lambda: k.vec("conv", wide, narrow))
             other = wide
         yield k.memo(("step", i, size), lambda: k.vec(_TENSOR[step.op_type], work, work, other))

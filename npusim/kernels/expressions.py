@@ -7,7 +7,7 @@ generation chips (23–26 cycles a repeat), wherever arithmetic does the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
@@ -69,6 +69,7 @@ INTEGER = {
     "BitwiseAnd",
     "BitwiseOr",
     "BitwiseNot",
+    "BitwiseXor",
 }
 #: Operators that see their operands as stored.
 RAW = {
@@ -83,6 +84,7 @@ RAW = {
     "BitwiseAnd",
     "BitwiseOr",
     "BitwiseNot",
+    "BitwiseXor",
 }
 
 
@@ -133,17 +135,22 @@ def _identity(b: Builder, attrs: Attrs, x: Value, *rest: Arg) -> Value:
     return x
 
 
-@_op("Sign")
-def _sign(b: Builder, attrs: Attrs, x: Value) -> Value:
+def sign(b: Builder, x: Value) -> Value:
     """Scaled until every normal number exceeds 1, then clipped to ±1."""
     big = b.mul(b.mul(x, 2.0**100), 2.0**60)
     return b.min(b.max(big, -1.0), 1.0)
 
 
+_unary("Sign", sign)
+
+
 @_op("Pow")
-def _pow(b: Builder, attrs: Attrs, x: Value, y: Arg) -> Value:
+def _pow(b: Builder, attrs: Attrs, x: Arg, y: Arg) -> Value:
     if isinstance(y, Value):
-        return _general_pow(b, x, y)
+        if not isinstance(x, Value) and 0 < x < math.inf:
+            return b("exp", b.mul(y, math.log(x)))
+        return _general_pow(b, b.as_value(x, y), y)
+    assert isinstance(x, Value), "two constants"
     if math.isfinite(y) and y == int(y) and abs(y) <= 8:
         return _integer_pow(b, x, int(y))
     if abs(y) == 0.5:
@@ -152,7 +159,7 @@ def _pow(b: Builder, attrs: Attrs, x: Value, y: Arg) -> Value:
     if not math.isfinite(y) or y != int(y):
         return b("exp", b.mul(b("ln", x), y))
     size = b("exp", b.mul(b("ln", b("abs", x)), y))
-    return b.mul(size, _sign(b, {}, x)) if int(y) % 2 else size
+    return b.mul(size, sign(b, x)) if int(y) % 2 else size
 
 
 def _integer_pow(b: Builder, x: Value, n: int) -> Value:
@@ -187,7 +194,8 @@ def _general_pow(b: Builder, x: Value, y: Value) -> Value:
 PHI = (-7.03568255e-06, 9.3469101e-04, -0.0754667675, -1.5931717)
 
 
-def _horner(b: Builder, coefficients: tuple[float, ...], x: Value) -> Value:
+def horner(b: Builder, coefficients: tuple[float, ...], x: Value) -> Value:
+    """A polynomial, highest power first."""
     y = b.add(b.mul(x, coefficients[0]), coefficients[1])
     for c in coefficients[2:]:
         y = b.add(b.mul(y, x), c)
@@ -197,8 +205,8 @@ def _horner(b: Builder, coefficients: tuple[float, ...], x: Value) -> Value:
 def _erf(b: Builder, x: Value) -> Value:
     x = b.min(b.max(x, -4.0), 4.0)
     square = b.mul(x, x)
-    y = b.mul(_horner(b, ERF_P, square), x)
-    y = b.div(y, _horner(b, ERF_Q, square))
+    y = b.mul(horner(b, ERF_P, square), x)
+    y = b.div(y, horner(b, ERF_Q, square))
     return b.min(b.max(y, -1.0), 1.0)
 
 
@@ -213,7 +221,7 @@ def _gelu(b: Builder, attrs: Attrs, x: Value) -> Value:
     seventh degree is near enough for results of 16 bits (see `PHI`).
     """
     if attrs["approximate"] != "tanh" and b.half:
-        z = b.mul(_horner(b, PHI, b.mul(x, x)), x)
+        z = b.mul(horner(b, PHI, b.mul(x, x)), x)
         return b.div(x, b.add(b("exp", z), 1.0))
     if attrs["approximate"] != "tanh":
         y = b.add(_erf(b, b.mul(x, math.sqrt(0.5))), 1.0)
@@ -291,7 +299,10 @@ def _leaky(b: Builder, attrs: Attrs, x: Value) -> Value:
 
 
 @_op("PRelu")
-def _prelu(b: Builder, attrs: Attrs, x: Value, slope: Arg) -> Value:
+def _prelu(b: Builder, attrs: Attrs, x: Arg, slope: Arg) -> Value:
+    if not isinstance(x, Value):
+        assert isinstance(slope, Value), "two constants"
+        x = b.const(x, slope)
     return b.add(b("relu", x), b.mul(b.min(x, 0.0), slope))
 
 
@@ -299,6 +310,17 @@ def _prelu(b: Builder, attrs: Attrs, x: Value, slope: Arg) -> Value:
 def _thresholded(b: Builder, attrs: Attrs, x: Value) -> Value:
     above = b("gt", x, b.const(attrs["alpha"], x), dtype=BOOL, is_mask=True)
     return b("sel", above, x, b.const(0.0, x), dtype=x.dtype)
+
+
+@_op("Shrink")
+def _shrink(b: Builder, attrs: Attrs, x: Value) -> Value:
+    """Beyond ±lambd, x less the bias (its sign that of x); else 0."""
+    limit, bias = attrs["lambd"], attrs["bias"]
+    zero = b.const(0.0, x)
+    low = b("lt", x, b.const(-limit, x), dtype=BOOL, is_mask=True)
+    y = b("sel", low, b.add(x, bias) if bias else x, zero, dtype=x.dtype)
+    high = b("gt", x, b.const(limit, x), dtype=BOOL, is_mask=True)
+    return b("sel", high, b.add(x, -bias) if bias else x, y, dtype=x.dtype)
 
 
 @_op("Clip")
@@ -344,22 +366,43 @@ def _is_inf(b: Builder, attrs: Attrs, x: Value) -> Value:
     return b("eq", y, b.const(target, y), dtype=BOOL, is_mask=True)
 
 
-def _logic(op: str) -> Lower:
-    return lambda b, attrs, x, y: b(op, b.to_bool(x), b.to_bool(y))
+def _registers(b: Builder, *args: Arg) -> Iterator[Value]:
+    """Operands of an instruction that takes no constant."""
+    like = next(a for a in args if isinstance(a, Value))
+    for a in args:
+        yield b.as_value(a, like)
 
 
-LOWER["And"] = _logic("and")
-LOWER["Or"] = _logic("or")
-LOWER["Xor"] = lambda b, attrs, x, y: b("ne", b.to_bool(x), b.to_bool(y), dtype=BOOL)
+def _booleans(b: Builder, *args: Arg) -> Iterator[Value]:
+    """The same as bytes; a constant is put there by way of fp16, which the unit fills in."""
+    like = next(a for a in args if isinstance(a, Value))
+    for a in args:
+        wide = a if isinstance(a, Value) else b.const(float(a), Value(F16, like.varies))
+        yield b.conv(wide, BOOL) if wide.dtype == F16 else b.to_bool(wide)
+
+
+LOWER["And"] = lambda b, attrs, x, y: b("and", *_booleans(b, x, y))
+LOWER["Or"] = lambda b, attrs, x, y: b("or", *_booleans(b, x, y))
+LOWER["Xor"] = lambda b, attrs, x, y: b("ne", *_booleans(b, x, y), dtype=BOOL)
 _unary("Not", lambda b, x: b("not", b.to_bool(x)))
-_binary("BitwiseAnd", lambda b, x, y: b("and", x, y))  # type: ignore[arg-type]
-_binary("BitwiseOr", lambda b, x, y: b("or", x, y))  # type: ignore[arg-type]
+_binary("BitwiseAnd", lambda b, x, y: b("and", *_registers(b, x, y)))
+_binary("BitwiseOr", lambda b, x, y: b("or", *_registers(b, x, y)))
 _unary("BitwiseNot", lambda b, x: b("not", x))
 
 
+@_op("BitwiseXor")
+def _bitwise_xor(b: Builder, attrs: Attrs, x: Arg, y: Arg) -> Value:
+    """(x or y) and not (x and y): the unit has no exclusive or."""
+    left, right = _registers(b, x, y)
+    return b("and", b("or", left, right), b("not", b("and", left, right)))
+
+
 @_op("Where")
-def _where(b: Builder, attrs: Attrs, condition: Value, x: Arg, y: Arg) -> Value:
+def _where(b: Builder, attrs: Attrs, condition: Arg, x: Arg, y: Arg) -> Value:
     like = b.num(x if isinstance(x, Value) else y)
+    if not isinstance(condition, Value):
+        assert isinstance(like, Value), "three constants"
+        return b.as_value(b.num(x if condition else y), like)
     if not isinstance(like, Value):  # two constants
         integers = isinstance(x, int) and isinstance(y, int)
         like = Value(I32 if integers else b.work, condition.varies)

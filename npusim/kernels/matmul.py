@@ -1,7 +1,7 @@
 """MatMul: C[b, m, n] = A[b, m, k] · B[b, k, n] (+ bias) on the cube, with a fused epilogue.
 
-Serves MatMul and Gemm (transposed operands, bias). Work is split over blocks by batch, M and N;
-a block walks tiles of its share:
+Serves MatMul, Gemm (transposed operands, bias) and, in int8 and uint8, MatMulV2. Work is split
+over blocks by batch, M and N; a block walks tiles of its share:
 
     for batch: for m tile: for n tile:          (the resident operand's loop is the outer one)
         for k chunk: MTE2: A and B chunks → L1            (double-buffered)
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from math import prod
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import Layout
+from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels.cube_tiling import Share, share, work_splits
@@ -59,10 +59,14 @@ class MatMul(TileKernel):
         """Dtypes the cube takes, ONNX broadcasting of batches, epilogues of the chip."""
         sa, sb = args.inputs[0], args.inputs[1]
         assert sa is not None and sb is not None
+        if not args.outputs[0].nbytes or not sa.nbytes:
+            return "an empty tensor"
         if sa.dtype is not sb.dtype or sa.dtype.value not in chip.core.cube.k:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {sa.dtype.value}"
-        if not sa.dtype.is_float:
-            return "integer products are not built yet"
+        if not sa.dtype.is_float and args.outputs[0].dtype is not DType.INT32:
+            return "int32 sums leave as they are"
+        if not sa.dtype.is_float and (args.get("transA") or not args.get("transB")):
+            return f"{sa.dtype.value} fractals are loaded untransposed: A [M, K], B [N, K]"
         if not batches_match(sa.shape, sb.shape):
             return "batch dimensions broadcast in more than one way"
         for name in ("alpha", "beta"):
@@ -142,7 +146,7 @@ class Body:
 
     def __init__(self, k: Kernel, p: Problem, t: Tiling, s: Share) -> None:
         self.k, self.p, self.t, self.s = k, p, t, s
-        fractal = 256 * p.a.itemsize
+        fractal = p.a.fractal
         m0, n0, k0, k1 = t["m0"], t["n0"], t["k0"], t["k1"]
         self.panel: Queue | None = None
         if t["resident"] == 0:
@@ -231,8 +235,9 @@ class Body:
         (row0, rows), (col0, cols) = self.rows(mi), self._cols(ni)
         m_b, n_b = blocks(rows), blocks(cols)
         c_alloc = yield from self.out.queue.alloc()
-        c = c_alloc.region((n_b, m_b, 16, 16), ep.F32)
-        chunk = t["k1"] * 16
+        c = c_alloc.region((n_b, m_b, 16, 16), self.out.sums)
+        c0 = p.a.c0
+        chunk = t["k1"] * c0
         yield from self.begin(c, col0)
         first = not self.seeded
         for kc in k.loop(blocks(p.k1, t["k1"])):
@@ -240,11 +245,11 @@ class Body:
             k_len = min(chunk, p.k - k_start)
             yield from self.load_chunk(batch, mi, ni, k_start, k_len)
             yield self.l1.deque()
-            kb = blocks(k_len)
+            kb = blocks(k_len, c0)
             for ks in k.loop(blocks(kb, t["k0"])):
                 lo = ks * t["k0"]
                 width = min(t["k0"], kb - lo)
-                yield from self._step(c, m_b, n_b, k_start // 16, kb, lo, width, first)
+                yield from self._step(c, m_b, n_b, k_start // c0, kb, lo, width, first)
                 first = False
             yield self.l1.free()
         yield self.out.queue.enque()
@@ -275,7 +280,7 @@ class Body:
         first: bool,
     ) -> Iterator[Instr]:
         """One k step: L1 → L0A, L0B, mmad. lo: block within the chunk; k_first: chunk's start."""
-        k, dtype = self.k, self.p.a.spec.dtype.np
+        k, dtype, c0 = self.k, self.p.a.spec.dtype.np, self.p.a.c0
         resident = self.t["resident"]
         l0a = yield from self.l0.alloc()
         l0b = self.l0.back_partner
@@ -292,22 +297,22 @@ class Body:
             b_src, b_kb, b_lo = self.panel.front, self.p.k1, k_first + lo
 
         def l0a_tile() -> Region:
-            return l0a.region((m_b, width, 16, 16), dtype)
+            return l0a.region((m_b, width, 16, c0), dtype)
 
         def l0b_tile() -> Region:
-            return l0b.region((width, n_b, 16, 16), dtype)
+            return l0b.region((width, n_b, 16, c0), dtype)
 
         def load_a() -> Instr:
             if self.p.trans_a:  # L1 (M1, K1, 16k, 16m) → (M1, K1, 16m, 16k)
                 src = a_src.region((m_b, a_kb, 16, 16), dtype)[:, a_lo : a_lo + width]
                 return k.load_l0(l0a_tile(), src.permute(0, 1, 3, 2))
             # L1 (K1, M1, 16m, 16k)
-            src = a_src.region((a_kb, m_b, 16, 16), dtype)[a_lo : a_lo + width]
+            src = a_src.region((a_kb, m_b, 16, c0), dtype)[a_lo : a_lo + width]
             return k.load_l0(l0a_tile(), src.permute(1, 0, 2, 3))
 
         def load_b() -> Instr:
             if self.p.trans_b:  # L1 (K1, N1, 16n, 16k)
-                src = b_src.region((b_kb, n_b, 16, 16), dtype)[b_lo : b_lo + width]
+                src = b_src.region((b_kb, n_b, 16, c0), dtype)[b_lo : b_lo + width]
                 return k.load_l0(l0b_tile(), src)
             # L1 (N1, K1, 16k, 16n) → (K1, N1, 16n, 16k)
             src = b_src.region((n_b, b_kb, 16, 16), dtype)[:, b_lo : b_lo + width]

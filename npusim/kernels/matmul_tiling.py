@@ -45,8 +45,8 @@ class Problem:
 
     @property
     def k1(self) -> int:
-        """K in blocks."""
-        return blocks(self.k)
+        """K in blocks (of 32 elements in int8)."""
+        return blocks(self.k, self.a.c0)
 
 
 @lru_cache(maxsize=256)
@@ -116,9 +116,9 @@ def matmul_tiles(p: Problem, chip: ChipSpec, split: tuple[int, int, int]) -> Ite
     """Legal L0 and L1 tiles of a block split."""
     bb, bm, bn = split
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
-    es = p.a.itemsize
-    half_a, half_b = chip.core.l0a.size // 2 // (256 * es), chip.core.l0b.size // 2 // (256 * es)
-    l1 = (chip.core.l1.size - p.spec.bias_bytes) // (256 * es)
+    fractal = p.a.fractal
+    half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
+    l1 = (chip.core.l1.size - p.spec.bias_bytes) // fractal
     l0c = chip.core.l0c.size // 1024
     for m0 in tile_sizes(mc, half_a):
         for n0 in tile_sizes(nc, half_b):
@@ -167,7 +167,7 @@ def _load_cycles(
 ) -> tuple[float, float, float]:
     """MTE2 in a batch of a block: its cycles, those in which the cube has nothing to do, those
     before the first product; rates: of A, B."""
-    mte2, fractal = chip.core.mte2, 256 * p.a.itemsize
+    mte2, fractal = chip.core.mte2, p.a.fractal
     m_tiles, n_tiles = blocks(s.m, t["m0"] * 16), blocks(s.n, t["n0"] * 16)
     chunks, nd2nz = blocks(p.k1, t["k1"]), chip.core.fixp is not None
     total = idle = fill = 0.0
@@ -177,7 +177,7 @@ def _load_cycles(
     )):  # fmt: skip
         resident, wide = t["resident"] == i + 1, t[("m0", "n0")[i]]
         parts = 1 if resident else chunks
-        width = p.k if resident else min(p.k, t["k1"] * 16)
+        width = p.k if resident else min(p.k, t["k1"] * p.a.c0)
         pieces = side.bursts(width, extent, nd2nz) if trans else side.bursts(extent, width, nd2nz)
         nbytes = side.moved(p.k, extent) if trans else side.moved(extent, p.k)
         total += reads * max(nbytes / rates[i], parts * pieces * mte2.burst)
@@ -194,13 +194,13 @@ def matmul_estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     """Cycles of a tiling: max over the pipes of the largest block, plus what cannot overlap."""
     core = chip.core
     s = share(p, t, 0)
-    mc, nc, es = blocks(s.m), blocks(s.n), p.a.itemsize
+    mc, nc = blocks(s.m), blocks(s.n)
     m_tiles, n_tiles = blocks(mc, t["m0"]), blocks(nc, t["n0"])
     k_steps = blocks(p.k1, t["k0"])
     mmads = m_tiles * n_tiles * k_steps
-    step = 16 / core.cube.k[p.a.spec.dtype.value]
+    step = p.a.c0 / core.cube.k[p.a.spec.dtype.value]
     cube = mc * nc * p.k1 * step + mmads * core.cube.head
-    mte1 = 2 * core.mte1.head * mmads + p.k1 * 256 * es * (
+    mte1 = 2 * core.mte1.head * mmads + p.k1 * p.a.fractal * (
         mc * n_tiles / core.mte1.l0a_rate + nc * m_tiles / core.mte1.l0b_rate
     )
     chunks = blocks(p.k1, t["k1"])

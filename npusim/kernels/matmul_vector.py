@@ -50,6 +50,8 @@ class MatMulVector(TileKernel):
             return "operands in ND only"
         a, b = args.inputs[0], args.inputs[1]
         assert a is not None and b is not None
+        if not a.nbytes or not args.outputs[0].nbytes:
+            return "an empty tensor"
         if not batches_match(a.shape, b.shape):
             return "batch dimensions broadcast in more than one way"
         for name in ("alpha", "beta"):

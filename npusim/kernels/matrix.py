@@ -3,6 +3,8 @@
 A stored matrix is [R, C] (per batch). Its tiles come into L1 in NZ form (C1, R16, 16): on chips
 with ND2NZ in MTE2 (those with FIXP) one burst per GM row, otherwise one 32 B burst per row and
 column block, which is slow and is what makes FRACTAL_NZ worth having.
+
+A column block is C0 wide: 16 elements, 32 of a byte (int8's fractals are 16 × 32, 512 B as well).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.ir import Layout
-from npusim.ir.layout import blocks
+from npusim.ir.layout import blocks, c0_of
 from npusim.kernels.epilogue import TileSpan
 from npusim.kernels.lang import Alloc, Kernel
 from npusim.program.isa import Instr
@@ -38,13 +40,24 @@ class StoredMatrix:
         """Bytes per element."""
         return self.spec.dtype.size
 
+    @property
+    def c0(self) -> int:
+        """Columns of a fractal."""
+        return c0_of(self.spec.dtype)
+
+    @property
+    def fractal(self) -> int:
+        """Bytes of a fractal."""
+        return 16 * self.c0 * self.itemsize
+
     def rows_bytes(self, rows: int) -> int:
         """Rows as counted in traffic: padded to fractals in NZ."""
         return blocks(rows) * 16 if self.spec.layout is Layout.FRACTAL_NZ else rows
 
     def cols_bytes(self, cols: int) -> int:
         """Columns as counted in traffic."""
-        return blocks(cols) * 16 if self.spec.layout is Layout.FRACTAL_NZ else cols
+        padded = blocks(cols, self.c0) * self.c0
+        return padded if self.spec.layout is Layout.FRACTAL_NZ else cols
 
     def moved(self, rows: int, cols: int) -> int:
         """Bytes of loading a [rows, cols] tile."""
@@ -58,45 +71,44 @@ class StoredMatrix:
     def bursts(self, rows: int, cols: int, nd2nz: bool) -> int:
         """Contiguous GM pieces of a [rows, cols] tile."""
         if self.spec.layout is Layout.FRACTAL_NZ:
-            return blocks(cols)
-        return rows if nd2nz else rows * blocks(cols)
+            return blocks(cols, self.c0)
+        return rows if nd2nz else rows * blocks(cols, self.c0)
 
     def load(
-        self, k: Kernel, dst: Alloc, batch: int, r0: int, rows: int, c0: int, cols: int
+        self, k: Kernel, dst: Alloc, batch: int, row: int, rows: int, col: int, cols: int
     ) -> Instr:
-        """MTE2: tile [r0:+rows, c0:+cols] into L1 as (C1, R16, 16); c0, r0 multiples of 16."""
-        dtype = self.spec.dtype.np
-        c1, r16 = blocks(cols), blocks(rows) * 16
-        tile = dst.region((c1, r16, 16), dtype)
+        """MTE2: tile [row:+rows, col:+cols] into L1 as (C1, R16, C0), from a fractal on."""
+        dtype, c0 = self.spec.dtype.np, self.c0
+        c1, r16 = blocks(cols, c0), blocks(rows) * 16
+        tile = dst.region((c1, r16, c0), dtype)
         nd2nz = k.chip.core.fixp is not None
         pieces = self.bursts(rows, cols, nd2nz)
         b = batch if self.batch > 1 else 0
         if self.spec.layout is Layout.FRACTAL_NZ:
-            src = self._nz(b, r0, r16, c0, c1)
+            src = self._nz(b, row, r16, col, c1)
             return k.load_pairs([(tile, src)], None, pieces)
-        full, tail = cols // 16, cols % 16
+        full, tail = cols // c0, cols % c0
         pairs = []
         if full:
-            pairs.append((tile[:full, :rows], self._nd(b, r0, c0, (full, rows, 16))))
+            pairs.append((tile[:full, :rows], self._nd(b, row, col, (full, rows, c0))))
         if tail:
-            last = self._nd(b, r0, c0 + full * 16, (1, rows, tail))
+            last = self._nd(b, row, col + full * c0, (1, rows, tail))
             pairs.append((tile[full, :rows, :tail], last[0]))
         ragged = tail or rows % 16
         return k.load_pairs(pairs, tile if ragged else None, pieces)
 
-    def _nz(self, batch: int, r0: int, r16: int, c0: int, c1: int) -> Region:
-        es = self.itemsize
-        r1_total = blocks(self.rows)
-        col_stride = r1_total * 256 * es
-        offset = batch * blocks(self.cols) * col_stride + c0 // 16 * col_stride + r0 * 16 * es
-        strides = (col_stride, 16 * es, es)
-        return Region(GM, self.operand, offset, (c1, r16, 16), strides, self.spec.dtype.np)
+    def _nz(self, batch: int, row: int, r16: int, col: int, c1: int) -> Region:
+        es, c0 = self.itemsize, self.c0
+        stride = blocks(self.rows) * self.fractal
+        offset = (batch * blocks(self.cols, c0) + col // c0) * stride + row * c0 * es
+        shape, strides = (c1, r16, c0), (stride, c0 * es, es)
+        return Region(GM, self.operand, offset, shape, strides, self.spec.dtype.np)
 
-    def _nd(self, batch: int, r0: int, c0: int, shape: tuple[int, int, int]) -> Region:
-        """ND elements from (r0, c0) as (column blocks, rows, width)."""
+    def _nd(self, batch: int, row: int, col: int, shape: tuple[int, int, int]) -> Region:
+        """ND elements from (row, col) as (column blocks, rows, width)."""
         es = self.itemsize
-        start = (batch * self.rows + r0) * self.cols + c0
-        strides = (16 * es, self.cols * es, es)
+        start = (batch * self.rows + row) * self.cols + col
+        strides = (self.c0 * es, self.cols * es, es)
         return Region(GM, self.operand, start * es, shape, strides, self.spec.dtype.np)
 
 

@@ -24,7 +24,7 @@ from npusim.ops.resize import repeats
 from npusim.program.kernel import KernelArgs, kernel
 from npusim.program.region import GM, Region
 
-_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout")
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "BitCast")
 _OPS = ("Concat", "Split", "Slice", "Pad", "Expand", "Tile", "Resize", "MemSet", *_RESHAPES)
 
 
@@ -173,7 +173,8 @@ def _resize(args: KernelArgs) -> list[Job]:
 def _reshape(args: KernelArgs) -> list[Job]:
     x, y = _operand(args, 0), _operand(args, len(args.inputs))
     flat = (prod(x.shape),)
-    return job(Region.dense(GM, y.operand, 0, flat, y.dtype), Region.dense(GM, 0, 0, flat, x.dtype))
+    dst, src = (Region.dense(GM, r.operand, 0, flat, y.dtype) for r in (y, x))
+    return job(dst, src)
 
 
 def _mem_set(args: KernelArgs) -> list[Job]:

@@ -44,7 +44,7 @@ def _hot(depth: int, columns: range, indices: Any, on: Any, off: Any) -> np.ndar
 class OneHot(TileKernel):
     """Indices (int32 or int64)[, on, off] → (indices…, depth).
 
-    Attributes `on` (1) and `off` (0) where the values are no inputs.
+    Attributes `on` (1) and `off` (0), or ONNX's `values` [off, on], where they are no inputs.
     """
 
     core_type = "AIV"
@@ -52,12 +52,13 @@ class OneHot(TileKernel):
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
         """Plain layouts, the new axis last, an output as wide as the vector unit's elements."""
-        if args.op_type != "OneHot" or args.epilogue or len(args.inputs) not in (1, 3):
-            return f"no program for {args.op_type} of {len(args.inputs)} inputs"
-        indices, *values, out = args.operands
+        given = [o for o in args.operands if o is not None]
+        if args.op_type != "OneHot" or args.epilogue or len(given) not in (2, 4):
+            return f"no program for {args.op_type} of {len(given) - 1} inputs"
+        indices, *values, out = given
         if any(v.dtype is not out.dtype or prod(v.shape) != 1 for v in values):
             return "on and off values that are no scalars of the output's type"
-        if any(o.layout is not Layout.ND for o in args.operands):
+        if any(o.layout is not Layout.ND for o in given):
             return "a blocked layout"
         if indices.dtype not in (DType.INT32, DType.INT64):
             return f"indices of type {indices.dtype.value}"
@@ -88,8 +89,9 @@ class OneHot(TileKernel):
         """Rows dealt to blocks; indices once."""
         rows, _ = _sizes(args)
         n = tiling["blocks"]
-        traffic = {i: Traffic(o.nbytes, o.nbytes) for i, o in enumerate(args.operands)}
-        for i in range(1, len(args.inputs)):
+        present = {i: o for i, o in enumerate(args.operands) if o is not None}
+        traffic = {i: Traffic(o.nbytes, o.nbytes) for i, o in present.items()}
+        for i in [i for i in present if 0 < i < len(args.inputs)]:
             traffic[i] = Traffic(args.operands[i].nbytes, n * args.operands[i].nbytes)
         shares = [_share(rows, n, b) for b in range(n)]
         return Plan(tiling, n, traffic, group_blocks([b - a for a, b in shares]))
@@ -126,7 +128,7 @@ class _Run:
 
     def values(self) -> Iterator[Instr]:
         """Load on and off where they are inputs."""
-        if len(self.args.inputs) == 1:
+        if not any(self.args.inputs[1:]):
             return
         queue = self.k.queue("UB", 2 * ALIGN, 1, Pipe.MTE2, Pipe.V)
         place = yield from queue.alloc()
@@ -154,7 +156,8 @@ class _Run:
         if self.pair:
             yield k.vec("copy", tile, self.pair[1])
         else:
-            on, off = (self.dtype.type(self.args.get(n, v)) for n, v in (("on", 1), ("off", 0)))
+            given = [self.args.get(n, v) for n, v in (("off", 0), ("on", 1))]
+            off, on = map(self.dtype.type, self.args.get("values", given))
             yield k.vec("dup", tile, scalar=off)
             fn = partial(fn, on=on, off=off)
         each = rows * SCALAR_COPY

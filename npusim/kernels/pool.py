@@ -230,6 +230,9 @@ class _Tiles:
                 yield self._k.vec("muls", part, part, scalar=1.0 / (rows * cols))
 
 
+MOST_ROWS = 1 << 16  #: of a result: the windows that see padding are counted one by one
+
+
 @kernel("Pool")
 class Pool(TileKernel):
     """Windowed and global pooling on the vector unit."""
@@ -247,6 +250,8 @@ class Pool(TileKernel):
         if reason or args.op_type in _GLOBAL:
             return reason
         window = _Shape.of(args).window
+        if max(window.out) > MOST_ROWS:
+            return f"more than {MOST_ROWS} rows or columns"
         if min(counts(window, 0, False) + counts(window, 1, False)) == 0:
             return "windows that see only padding"
         return ""

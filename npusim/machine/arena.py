@@ -8,6 +8,7 @@ import numpy as np
 
 from npusim.errors import ModelError
 from npusim.ir import convert, pack, unpack
+from npusim.limits import check_host_memory
 from npusim.program.executable import Executable
 
 
@@ -18,6 +19,9 @@ class Arena:
         data: the plan's memory; new and zero by default.
         moved: the bytes of buffers that are elsewhere, by name.
         start: the first address of the plan that `data` holds.
+
+    Raises:
+        ModelError: this machine has less memory than the program's weights and activations take.
     """
 
     def __init__(
@@ -28,7 +32,7 @@ class Arena:
         start: int = 0,
     ) -> None:
         self._exe = exe
-        self._bytes = np.zeros(exe.memory.arena_bytes, np.uint8) if data is None else data
+        self._bytes = _new_memory(exe) if data is None else data
         self._moved = moved or {}
         self._start = start
 
@@ -111,3 +115,10 @@ class Arena:
     def outputs(self) -> dict[str, np.ndarray]:
         """Copies of the graph outputs."""
         return {name: np.array(self.read(name)) for name in self._exe.outputs}
+
+
+def _new_memory(exe: Executable) -> np.ndarray:
+    """Zeros for the whole plan, where this machine has that much."""
+    need = exe.memory.arena_bytes
+    check_host_memory(need, f"weights and activations of {exe.name}")
+    return np.zeros(need, np.uint8)

@@ -13,6 +13,7 @@ from typing import Any
 
 import simpy
 
+from npusim.chip.reuse import Reuse
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.machine.copies import CopyRunner
@@ -44,10 +45,11 @@ class Device:
         progress: called with the number of records made so far, after each.
         watch: called with every kernel launch and what it finds in memory.
         observer: told of entries as they are queued and begun.
+        reuse: kernels that were timed on other devices.
 
     Attributes:
         env: the simulation's; its time is in cycles. events: engine events so far.
-        streams: by number.
+        streams: by number. observer: as given.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Device:
         progress: Callable[[int], None] | None = None,
         watch: Watch | None = None,
         observer: Observer | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         self.chip, self.recorder = chip, recorder
         self.env = simpy.Environment()
@@ -66,9 +69,10 @@ class Device:
         self._beside: set[int] = set()  # streams that are not counted
         self._steps = 0
         self._progress = progress
-        self._observer = observer
+        self.observer = observer
         self._shared = Shared(self.env, chip)
-        self._tasks = TaskRunner(self.env, chip, self._shared, detail, frozenset(trace), watch)
+        traced = frozenset(trace)
+        self._tasks = TaskRunner(self.env, chip, self._shared, detail, traced, watch, reuse)
         self._copies = CopyRunner(self.env, chip, self._shared)
         self._dvpp = DvppRunner(self.env, chip, self._shared)
         scheduler = chip.scheduler
@@ -109,7 +113,7 @@ class Device:
                 f"at most {most} at a time (scheduler.max_streams of {self.chip.name})",
                 "destroy streams that are no longer needed",
             )
-        made = Stream(self.env, number, priority, self._costs, self._work, self._observer)
+        made = Stream(self.env, number, priority, self._costs, self._work, self.observer)
         self.streams[number] = made
         if not counted:
             self._beside.add(number)
@@ -123,14 +127,14 @@ class Device:
 
     def submit(self, number: int, entry: Entry) -> None:
         """Queue an entry on a stream, at the device's time."""
-        if self._observer is not None:
-            self._observer.submitted(entry, number)
+        if self.observer is not None:
+            self.observer.submitted(entry, number)
         self.stream(number).put(entry)
 
     def synchronised(self, number: int) -> None:
         """The host has seen the end of all that was queued on a stream."""
-        if self._observer is not None:
-            self._observer.synchronised(number)
+        if self.observer is not None:
+            self.observer.synchronised(number)
 
     def run_until(self, cycle: int) -> None:
         """Go on to a time; nothing happens when it is past."""

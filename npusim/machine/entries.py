@@ -6,7 +6,7 @@ memory is an `Effect`, begun when the entry starts and finished when it ends, in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -169,3 +169,9 @@ class Observer(Protocol):
 
     def synchronised(self, number: int) -> None:
         """The host has seen the end of all that was queued on a stream."""
+
+    def event_synchronised(self, mark: simpy.Event) -> None:
+        """The host has seen a mark fire."""
+
+    def host_access(self, what: str, reads: Iterable[Range], writes: Iterable[Range]) -> None:
+        """The host touches device memory itself."""

@@ -9,12 +9,12 @@ from math import prod
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import Layout, TensorType
+from npusim.ir import DType, Layout, TensorType
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.ops import attributes, compute_node, get_operator
 from npusim.ops.blocked import conv_blocked, depthwise_blocked, gemm_weights
-from npusim.ops.conv import conv_window, spread_image
+from npusim.ops.conv import BYTES, conv_window, spread_image
 from npusim.ops.registry import round_to
 from npusim.program.executable import Buffer, Executable, Task
 
@@ -112,7 +112,8 @@ class FunctionalExecutor:
             for name, value in zip(task.outputs, compute_node(node, x, types), strict=True):
                 arena.storage(name)[...] = value
             return
-        if node.op_type == "Conv" and (kind := _blocked(ins)):
+        kind = _blocked(ins) if node.op_type == "Conv" else ""
+        if kind and outs[0].dtype is not DType.INT32:
             out = TensorType(outs[0].storage_shape, outs[0].dtype)
             value = self._conv(task, ins, kind == "depthwise")
             arena.storage(task.outputs[0])[...] = round_to(value, out)
@@ -125,7 +126,7 @@ class FunctionalExecutor:
 
     def _prepare_weights(self) -> None:
         for task in self._exe.tasks:
-            if task.node.op_type != "Conv":
+            if task.node.op_type != "Conv" or task.compute_dtype in BYTES:
                 continue
             w = self._exe.buffers[task.inputs[1]]
             if w.name in self._exe.constants and w.layout is Layout.FRACTAL_Z:

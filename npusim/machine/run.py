@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from npusim.chip.reuse import Reuse
 from npusim.chip.spec import ChipSpec
 from npusim.machine.device import Device
 from npusim.machine.entries import Observer
@@ -48,6 +49,7 @@ def run_executable(
     host: HostPlan | None = None,
     keep: Keep = "full",
     observer: Observer | None = None,
+    reuse: Reuse | None = None,
 ) -> DeviceRun:
     """Run an executable to its end.
 
@@ -59,6 +61,7 @@ def run_executable(
         host: how often the model runs, and what the host does for it (default: once, nothing).
         keep: every op, or sums only.
         observer: told of entries as they are queued and begun.
+        reuse: kernels timed in runs before, on any chips; they are taken where they hold here.
 
     Raises:
         DeadlockError: a wait for an event that nobody records, a kernel that does not end.
@@ -69,7 +72,7 @@ def run_executable(
     recorder = KeepAll() if keep == "full" else KeepTotals()
     total = len(exe.tasks) * plan.steps
     tell = None if progress is None else (lambda done: progress(done, total))
-    device = Device(chip, recorder, detail, trace, tell, watch, observer)
+    device = Device(chip, recorder, detail, trace, tell, watch, observer, reuse)
     process = HostProcess(device, LoadedExecutable(exe, executor), plan, keep == "full")
     try:
         device.run(exe.name)

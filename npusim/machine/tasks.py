@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import simpy
 
+from npusim.chip.reuse import Reuse, reused
 from npusim.chip.spec import ChipSpec
 from npusim.machine.core import SharedMemory
 from npusim.machine.entries import TaskEntry
@@ -65,10 +66,12 @@ class TaskRunner:
         detail: Detail,
         traced: frozenset[str],
         watch: Watch | None,
+        reuse: Reuse | None = None,
     ) -> None:
         self.events = 0
         self._env, self._chip, self._shared = env, chip, shared
         self._detail, self._traced, self._watch = detail, traced, watch
+        self._reuse = reuse
         self._memory = SharedMemory(env, chip)
         self._profiles: dict[tuple[int, GmState], LaunchResult] = {}
         self._accounts: dict[tuple[object, ...], LaunchAccount] = {}
@@ -158,10 +161,16 @@ class TaskRunner:
         found = self._profiles.get(key)
         if found is not None and not keep:
             return found, True
-        result = time_launch(
-            self._chip, call.kernel, call.args, call.plan, gm, coupled=False, spans=keep
-        )
-        if not keep:  # spans belong to the task that asked for them
+        plan = call.plan
+
+        def simulate(chip: ChipSpec) -> LaunchResult:
+            return time_launch(chip, call.kernel, call.args, plan, gm, coupled=False, spans=keep)
+
+        if keep:  # spans belong to the task that asked for them
+            result = simulate(self._chip)
+        else:
+            what = ("launch", call.kernel, call.args, plan.block_dim, tuple(plan.tiling.items()))
+            result = reused(self._reuse, (*what, plan.classes, gm), self._chip, simulate)
             self._profiles[key] = result
         self.events += result.events
         return result, False

@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from npusim.ir import DType, Graph, Node, Tensor, convert
+from npusim.limits import check_host_memory
 from npusim.models.builder import generator
 
 Consumers = dict[str, list[Node]]
@@ -26,6 +27,8 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     fair coins, fp8 and narrower as floats are, and short integers are uniform in 0 … 127.
     """
     consumers = graph.consumers()
+    elements = sum(graph.tensors[name].type.size for name in graph.inputs)
+    check_host_memory(8 * elements, f"random inputs of {graph.name}")
     return {name: _random(graph, graph.tensors[name], consumers, seed) for name in graph.inputs}
 
 

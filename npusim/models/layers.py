@@ -88,13 +88,18 @@ def conv(
 
 
 def batch_norm(
-    g: GraphBuilder, x: str, name: str, gamma: float = 1.0, epsilon: float = 1e-5
+    g: GraphBuilder,
+    x: str,
+    name: str,
+    gamma: float = 1.0,
+    epsilon: float = 1e-5,
+    shift: float = 0.1,
 ) -> str:
-    """BatchNormalization with statistics near those of its input, and a scale near gamma."""
+    """BatchNormalization for an input of order 1, with a scale near gamma, and random shifts."""
     channels = g.shape(x)[1]
     parameters = (
         g.weight(f"{name}.weight", (channels,), std=0.1 * gamma, mean=gamma),
-        g.weight(f"{name}.bias", (channels,), std=0.1),
+        g.weight(f"{name}.bias", (channels,), std=shift),
         g.weight(f"{name}.running_mean", (channels,), std=0.1),
         g.weight(f"{name}.running_var", (channels,), std=0.1, mean=1.0),
     )

@@ -12,12 +12,12 @@ import numpy as np
 
 from npusim.errors import ModelError
 from npusim.models.builder import GraphBuilder
-from npusim.models.layers import IMAGE, batch_norm, conv
+from npusim.models.layers import IMAGE, RESIDUAL_GAMMA, batch_norm, conv
 from npusim.models.registry import model
 
 BINS = 16  #: of a side's distribution
 STRIDES = (8, 16, 32)  #: pixels per cell of the three levels
-SILU = 2.8  #: variance gain that makes up for a SiLU in front: E[silu(x)²] = 0.356
+SHIFT = 0.5  #: of the normalisations: SiLU takes more from small signals, these keep them up
 
 
 @model("yolov8n", "YOLOv8n detector (3.2 M parameters)", IMAGE)
@@ -45,10 +45,19 @@ def yolov8n(
     g.output(_detect(g, levels, batch, classes))
 
 
-def _conv(g: GraphBuilder, x: str, name: str, channels: int, kernel: int, stride: int = 1) -> str:
+def _conv(
+    g: GraphBuilder,
+    x: str,
+    name: str,
+    channels: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    gamma: float = 1.0,
+) -> str:
     """Convolution, BatchNormalization and SiLU (Sigmoid and Mul)."""
-    y = conv(g, x, f"{name}.conv", channels, kernel, stride=stride, gain=SILU)
-    y = batch_norm(g, y, f"{name}.bn", epsilon=1e-3)
+    y = conv(g, x, f"{name}.conv", channels, kernel, stride=stride)
+    y = batch_norm(g, y, f"{name}.bn", gamma, epsilon=1e-3, shift=SHIFT)
     return g.node("Mul", f"{name}.act", y, g.node("Sigmoid", f"{name}.sigmoid", y))
 
 
@@ -58,7 +67,7 @@ def _c2f(g: GraphBuilder, x: str, name: str, channels: int, depth: int, shortcut
     parts = [*g.split(f"{name}.split", _conv(g, x, f"{name}.cv1", channels, 1), [half] * 2, axis=1)]
     for i in range(depth):
         y = _conv(g, parts[-1], f"{name}.m.{i}.cv1", half, 3)
-        y = _conv(g, y, f"{name}.m.{i}.cv2", half, 3)
+        y = _conv(g, y, f"{name}.m.{i}.cv2", half, 3, gamma=RESIDUAL_GAMMA if shortcut else 1.0)
         parts.append(g.node("Add", f"{name}.m.{i}.add", parts[-1], y) if shortcut else y)
     return _conv(g, g.node("Concat", f"{name}.concat", *parts, axis=1), f"{name}.cv2", channels, 1)
 
@@ -128,7 +137,7 @@ def _detect(g: GraphBuilder, levels: Sequence[str], batch: int, classes: int) ->
         for branch, width, outputs in (("cv2", widths[0], 4 * BINS), ("cv3", widths[1], classes)):
             name = f"model.22.{branch}.{i}"
             y = _conv(g, _conv(g, x, f"{name}.0", width, 3), f"{name}.1", width, 3)
-            parts.append(conv(g, y, f"{name}.2", outputs, 1, gain=SILU, bias=True))
+            parts.append(conv(g, y, f"{name}.2", outputs, 1, bias=True))
         y = g.node("Concat", f"model.22.concat.{i}", *parts, axis=1)
         found.append(g.node("Reshape", f"model.22.reshape.{i}", y, rows))
     y = g.node("Concat", "model.22.cells", *found, axis=2)

@@ -57,9 +57,9 @@ def conv_blocked(
         wide = widen(bias)
         assert wide is not None
         y[:, : len(wide)] += wide
-    # Unary steps in front of the first operand run on the dense matrix.
+    # Steps in front of the first operand that is an image run on the dense matrix.
     rest = list(steps)
-    while rest and rest[0][1] is None:
+    while rest and (rest[0][1] is None or rest[0][1].size == 1):
         y = _apply(y, rest.pop(0))
     out = y.reshape(n, ho, wo, co // 16, 16).transpose(0, 3, 1, 2, 4)
     for step in rest:
@@ -136,16 +136,22 @@ def _rows_of_taps(x: np.ndarray, window: Window) -> Iterator[tuple[slice, np.nda
         yield columns, np.lib.stride_tricks.as_strided(start, shape, strides, writeable=False)
 
 
+_BOUNDS = {"Max": np.maximum, "Min": np.minimum}
+
+
 def _apply(y: np.ndarray, step: tuple[EpilogueStep, np.ndarray | None]) -> np.ndarray:
     what, operand = step
     if what.op_type == "Relu":
         return np.maximum(y, 0, out=y)
-    if what.op_type in ("Add", "Sum") and operand is not None:
-        wide = widen(operand)
-        assert wide is not None
+    wide = widen(operand)
+    if wide is not None and wide.size == 1:
+        wide = wide.reshape(())
+        if what.op_type in _BOUNDS:
+            return _BOUNDS[what.op_type](y, wide, out=y)
+    if wide is not None and what.op_type in ("Add", "Sum"):
         return np.add(wide, y)
     op = get_operator(what.op_type)
-    args = [y] if operand is None else [y, widen(operand)]
+    args = [y] if wide is None else [y, wide]
     return op.compute(args, {**op.attrs, **dict(what.attrs)}, ())[0]
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from npusim.ir import TensorType
+from npusim.ir import DType, TensorType
 from npusim.ops.common import check
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator, schema
 from npusim.ops.window import WINDOW_ATTRS, Window
+
+BYTES = (DType.INT8, DType.UINT8)  #: what integer products take
 
 
 def conv_window(size: tuple[int, ...], kernel: tuple[int, ...], attrs: Attrs) -> Window:
@@ -64,11 +66,12 @@ def _add_bias(y: np.ndarray, x: Arrays) -> np.ndarray:
 class Conv(Operator):
     """Convolution of any spatial rank, with groups, strides, dilations and padding.
 
+    Of int8 or uint8 the sums are int32, as in CANN's Conv2D; `offset_x` pads the image then.
     `spread` is npusim's own: the input counts with spread-1 zeros between its pixels. That is what
     a ConvTranspose becomes.
     """
 
-    attrs = schema(**WINDOW_ATTRS, group=1, spread=None)
+    attrs = schema(**WINDOW_ATTRS, group=1, spread=None, offset_x=0)
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
@@ -81,10 +84,13 @@ class Conv(Operator):
         )
         _check_bias(x, w.shape[0])
         window = conv_window(t.shape[2:], w.shape[2:], attrs)
-        return [TensorType((t.shape[0], w.shape[0], *window.out), t.dtype)]
+        dtype = DType.INT32 if t.dtype in BYTES else t.dtype
+        return [TensorType((t.shape[0], w.shape[0], *window.out), dtype)]
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        if x[0].dtype.itemsize == 1:
+            return [_of_bytes(x, attrs, out)]
         data, w, group = x[0], x[1], attrs["group"]
         window = conv_window(data.shape[2:], w.shape[2:], attrs)
         padded = window.padded(spread_image(data, attrs.get("spread")))
@@ -101,6 +107,16 @@ class Conv(Operator):
         if attrs.get("spread"):  # products with the zeros between do not count
             return Work(macs=x[0].size * x[1].shape[0] * prod(x[1].shape[2:]))
         return Work(macs=out[0].size * prod(x[1].shape[1:]))
+
+
+def _of_bytes(x: Arrays, attrs: Attrs, out: Types) -> np.ndarray:
+    """int32 sums, which fp64 holds exactly."""
+    offset = attrs.get("offset_x", 0)
+    data, w = x[0].astype(np.float64) - offset, x[1].astype(np.float64)
+    (y,) = Conv.compute([data, w, *x[2:]], attrs, out)
+    padding = offset * w.sum(axis=tuple(range(1, w.ndim)))
+    y += padding.reshape(-1, *(1,) * (w.ndim - 2))
+    return y.astype(np.int64).astype(np.int32)
 
 
 def _grouped(w: np.ndarray, group: int) -> np.ndarray:

@@ -28,6 +28,9 @@ def _standardised(
     x: np.ndarray, axes: tuple[int, ...], epsilon: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(x - mean) / sqrt(var + epsilon) over `axes`, the mean, and the inverse deviation."""
+    if not x.size:
+        nothing = x.sum(axes, keepdims=True) * x.dtype.type(np.nan)
+        return x.copy(), nothing, nothing
     mean = x.mean(axes, keepdims=True)
     y = x - mean
     variance = np.square(y).mean(axes, keepdims=True)
@@ -60,7 +63,10 @@ def _check_channels(x: Inputs, count: int) -> None:
 
 @operator("BatchNormalization")
 class BatchNormalization(_Normalization):
-    """Inference form: a scale and a shift per channel, from the running statistics."""
+    """Inference form: a scale and a shift per channel, from the running statistics.
+
+    A model in training mode has means of its own input in their place, as nodes before this one.
+    """
 
     attrs = schema(epsilon=1e-5, momentum=0.9, training_mode=0)
     passes = 2
@@ -264,7 +270,7 @@ class Softmax(_SoftmaxLike):
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
-        y = x[0] - x[0].max(attrs["axis"], keepdims=True)
+        y = x[0] - x[0].max(attrs["axis"], keepdims=True, initial=-np.inf)
         np.exp(y, out=y)
         y /= y.sum(attrs["axis"], keepdims=True)
         return [y]
@@ -276,7 +282,7 @@ class LogSoftmax(_SoftmaxLike):
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
-        y = x[0] - x[0].max(attrs["axis"], keepdims=True)
+        y = x[0] - x[0].max(attrs["axis"], keepdims=True, initial=-np.inf)
         y -= np.log(np.exp(y).sum(attrs["axis"], keepdims=True))
         return [y]
 

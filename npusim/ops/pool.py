@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
-from npusim.ir import TensorType
-from npusim.ops.common import check, supported
+from npusim.ir import DType, TensorType
+from npusim.ops.common import check
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator, schema
 from npusim.ops.window import WINDOW_ATTRS, Window
 
@@ -41,9 +41,9 @@ class _Pool(Operator):
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
-        supported(n_outputs == 1, "MaxPool with its Indices output", "one output")
         t = x.type(0)
-        return [TensorType((*t.shape[:2], *pool_window(t, attrs).out), t.dtype)]
+        shape = (*t.shape[:2], *pool_window(t, attrs).out)
+        return [TensorType(shape, t.dtype), TensorType(shape, DType.INT64)][:n_outputs]
 
     @staticmethod
     def work(x: Types, out: Types, attrs: Attrs) -> Work:
@@ -52,7 +52,7 @@ class _Pool(Operator):
 
 @operator("MaxPool")
 class MaxPool(_Pool):
-    """Largest element of each window."""
+    """Largest element of each window; optionally its place in the flattened input too."""
 
     attrs = schema(**_Pool.attrs, storage_order=0)
 
@@ -61,7 +61,25 @@ class MaxPool(_Pool):
         window = Window.of(x[0].shape[2:], tuple(attrs["kernel_shape"]), attrs)
         kind = x[0].dtype
         lowest = -np.inf if kind.kind == "f" else np.iinfo(kind).min
-        return [_fold(x[0], window, np.maximum, lowest)]
+        y = _fold(x[0], window, np.maximum, lowest)
+        if len(out) == 1:
+            return [y]
+        return [y, _places(x[0], window, y, bool(attrs["storage_order"]))]
+
+
+def _places(x: np.ndarray, window: Window, y: np.ndarray, columns_first: bool) -> np.ndarray:
+    """Where in the flattened input the first of each window's maxima `y` lies."""
+    n, flat = prod(window.size), np.arange(prod(window.size))
+    spatial = flat.reshape(window.size[::-1]).T if columns_first else flat.reshape(window.size)
+    first_of = n * np.arange(prod(x.shape[:2]))
+    planes = first_of.reshape(*x.shape[:2], *(1,) * len(window.size))
+    values, index = window.padded(x), window.padded(planes + spatial, -1)
+    found = np.full(y.shape, -1, np.int64)
+    for position in window.positions():
+        at = window.view(index, position)
+        first = (found < 0) & (at >= 0) & (window.view(values, position) == y)
+        found[first] = at[first]
+    return found
 
 
 @operator("AveragePool")
@@ -78,6 +96,23 @@ class AveragePool(_Pool):
             count = _counts(window, axis, bool(attrs["count_include_pad"])).astype(y.dtype)
             y /= count.reshape(-1, *(1,) * (len(window.kernel) - axis - 1))
         return [y]
+
+
+@operator("LpPool")
+class LpPool(_Pool):
+    """p-norm of each window."""
+
+    attrs = schema(**_Pool.attrs, p=2)
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        window = Window.of(x[0].shape[2:], tuple(attrs["kernel_shape"]), attrs)
+        powers = np.abs(x[0]) ** attrs["p"]
+        return [_fold(powers, window, np.add, 0) ** (1 / attrs["p"])]
+
+    @staticmethod
+    def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        return Work(vector_ops=2 * x[0].size + _Pool.work(x, out, attrs).vector_ops + out[0].size)
 
 
 def _counts(window: Window, axis: int, include_pad: bool) -> np.ndarray:

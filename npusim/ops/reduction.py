@@ -39,6 +39,12 @@ def _highest(x: np.ndarray) -> Any:
     return np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).max
 
 
+def _mean(x: np.ndarray, axes: Axes) -> np.ndarray:
+    if not x.size:  # NaN, without numpy's warning
+        return np.asarray(np.divide(x.sum(axes, keepdims=True), 0))
+    return np.asarray(x.mean(axes, keepdims=True))
+
+
 def _log_sum_exp(x: np.ndarray, axes: Axes) -> np.ndarray:
     top = x.max(axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0).astype(x.dtype)
@@ -84,7 +90,7 @@ def _reduction(
 
 
 _reduction("ReduceSum", lambda x, a: x.sum(a, keepdims=True, dtype=x.dtype))
-_reduction("ReduceMean", lambda x, a: x.mean(a, keepdims=True), final=1)
+_reduction("ReduceMean", _mean, final=1)
 _reduction("ReduceMax", lambda x, a: x.max(a, keepdims=True, initial=_lowest(x)))
 _reduction("ReduceMin", lambda x, a: x.min(a, keepdims=True, initial=_highest(x)))
 _reduction("ReduceProd", lambda x, a: x.prod(a, keepdims=True, dtype=x.dtype))
@@ -135,22 +141,39 @@ class ArgMin(_ArgReduction):
     pick = staticmethod(np.argmin)
 
 
-@operator("CumSum")
-class CumSum(Operator):
-    """Running sum along the axis that the second input names."""
+class _Cumulative(Operator):
+    """Base of CumSum and CumProd: a running fold along the axis that the second input names."""
 
     attrs = schema(exclusive=0, reverse=0)
+    fold: np.ufunc
+    start: int
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
         check(x.type(1).size == 1, f"axis of shape {x.type(1).shape}", "one number")
         return [x.type(0)]
 
-    @staticmethod
-    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+    @classmethod
+    def compute(cls, x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         axis = axis_of(ints(x[1])[0], x[0].ndim)
         data = np.flip(x[0], axis) if attrs["reverse"] else x[0]
-        total = np.cumsum(data, axis, dtype=data.dtype)
         if attrs["exclusive"]:
-            total -= data
+            first = np.full_like(np.take(data, [0] if data.shape[axis] else [], axis), cls.start)
+            kept = np.take(data, np.arange(max(data.shape[axis] - 1, 0)), axis)
+            data = np.concatenate([first, kept], axis)
+        total = cls.fold.accumulate(data, axis, dtype=data.dtype)
         return [np.flip(total, axis) if attrs["reverse"] else total]
+
+
+@operator("CumSum")
+class CumSum(_Cumulative):
+    """Running sum."""
+
+    fold, start = np.add, 0
+
+
+@operator("CumProd")
+class CumProd(_Cumulative):
+    """Running product."""
+
+    fold, start = np.multiply, 1

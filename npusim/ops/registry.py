@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from npusim.errors import GraphError, NpusimError, UnsupportedError, nearest
+from npusim.errors import GraphError, ModelError, NpusimError, UnsupportedError, nearest
 from npusim.ir import DType, Node, TensorType, convert
 from npusim.ir.narrow import is_narrow, widened
 from npusim.ops.half import to_fp16, to_fp32
@@ -137,7 +137,7 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """
     try:
         return tuple(np.broadcast_shapes(*shapes))
-    except ValueError:
+    except (RuntimeError, ValueError):  # RuntimeError: too many dimensions
         raise GraphError(
             f"shapes {', '.join(map(str, shapes))} do not broadcast",
             "dimensions that are equal, or 1, counted from the last",
@@ -239,6 +239,19 @@ def _naming(node: Node) -> Iterator[None]:
         raise type(e)(where + e.what, e.allowed, e.fix) from None
 
 
+@contextmanager
+def _computing(node: Node) -> Iterator[None]:
+    """What numpy says about operands that do not fit (an index out of range), in three lines."""
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
+        raise ModelError(
+            f"{type(e).__name__}: {' '.join(str(e).split())}",
+            f"operands that {node.op_type} is defined for",
+            "correct the inputs, or the model",
+        ) from e
+
+
 def has_operator(op_type: str) -> bool:
     """Whether npusim has an operator of that name."""
     return op_type in _OPERATORS
@@ -267,7 +280,11 @@ def compute_node(
     wide = list(x) if op.moves_data else [widen(a) for a in x]
     n_epilogue = {s.operand for s in node.epilogue if s.operand is not None}
     main = [a for i, a in enumerate(wide) if i not in n_epilogue]
-    with _naming(node), np.errstate(all="ignore"):  # inf and nan are results, as on the chip
+    with (
+        _naming(node),
+        _computing(node),
+        np.errstate(all="ignore"),
+    ):  # inf and nan are results, as on the chip
         results = op.compute(main, attributes(node), out)
         for step in node.epilogue:
             step_op = get_operator(step.op_type, node.name)

@@ -6,7 +6,6 @@ from math import prod
 
 import numpy as np
 
-from npusim.errors import UnsupportedError
 from npusim.ir import DType, TensorType
 from npusim.ops.common import Movement, axes_of, axis_of, check, static, static_ints, supported
 from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, broadcast, operator, schema
@@ -185,17 +184,18 @@ class Range(Movement):
 
 @operator("Dropout")
 class Dropout(Movement):
-    """Inference form: the input itself, and a mask of ones."""
+    """Inference form: the input itself, and a mask of ones.
+
+    A model in training mode has DropOutGenMask and DropOutDoMask instead.
+    """
 
     attrs = schema(seed=None)
     elementwise = True
 
     @staticmethod
     def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
-        if x.has(2) and (x.value(2) is None or bool(static(x, 2, "training_mode").item())):
-            raise UnsupportedError(
-                "Dropout in training mode", "inference", "export the model in evaluation mode"
-            )
+        training = x.has(2) and bool(static(x, 2, "training_mode").item())
+        supported(not training, "Dropout in training mode", "DropOutGenMask and DropOutDoMask")
         t = x.type(0)
         return [t, TensorType(t.shape, DType.BOOL)][:n_outputs]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
-from npusim.ir import TensorType
+from npusim.ir import DType, TensorType
 from npusim.ops.common import check
-from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator
+from npusim.ops.registry import Arrays, Attrs, Inputs, Operator, Types, Work, operator, schema
 
 
 def kept(x: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -32,6 +34,36 @@ class ReluGradV2(_Masked):
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
         return [kept(x[0], x[1])]
+
+
+@operator("DropOutGenMask")
+class DropOutGenMask(Operator):
+    """Bits for `shape` that are set with a probability, the input; 128 elements fill 16 bytes.
+
+    The bits follow from `seed`, by numpy's generator. A second output has them as booleans.
+    """
+
+    attrs = schema(shape=..., seed=0)
+
+    @staticmethod
+    def infer(x: Inputs, attrs: Attrs, n_outputs: int) -> list[TensorType]:
+        check(x.type(0).size == 1, f"a probability of shape {x.type(0).shape}", "one number")
+        shape = tuple(attrs["shape"])
+        packed = TensorType((-(-prod(shape) // 128) * 16,), DType.UINT8)
+        return [packed, TensorType(shape, DType.BOOL)][:n_outputs]
+
+    @staticmethod
+    def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
+        random = np.random.RandomState(attrs["seed"]).uniform(0, 1, tuple(attrs["shape"]))
+        keeps = np.asarray(random >= 1 - x[0].reshape(()))
+        packed = np.zeros(out[0].shape, np.uint8)
+        bits = np.packbits(keeps.reshape(-1), bitorder="little")
+        packed[: len(bits)] = bits
+        return [packed, keeps][: len(out)]
+
+    @staticmethod
+    def work(x: Types, out: Types, attrs: Attrs) -> Work:
+        return Work(vector_ops=prod(attrs["shape"]))
 
 
 @operator("DropOutDoMask")

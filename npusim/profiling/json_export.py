@@ -7,6 +7,7 @@ from pathlib import Path
 
 import npusim
 from npusim.profiling.host_use import host_and_device
+from npusim.profiling.units import unit_use
 from npusim.timeline import PIPES, HostUse, OpRecord, OpTotals, RunResult, Timeline
 
 
@@ -27,6 +28,14 @@ def result_json(result: RunResult) -> dict[str, object]:
         "achieved_gbps": result.achieved_gbps,
         "steps": timeline.steps,
         "partial": timeline.partial,
+        "run_by": {
+            u.unit.lower().replace(" ", "_"): {
+                "tasks": u.tasks,
+                "time_share": u.time,
+                "flops_share": u.flops,
+            }
+            for u in unit_use(timeline)
+        },
         "ops": [_op(timeline, op) for op in timeline.ops],
         "totals": [_totals(timeline, totals) for totals in timeline.totals],
         "host": None if timeline.host is None else _host(timeline, timeline.host),

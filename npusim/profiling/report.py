@@ -32,6 +32,7 @@ from npusim.profiling.text import (
     size,
     value_text,
 )
+from npusim.profiling.units import unit_line
 from npusim.timeline import OpRecord, RunResult
 
 REPORT_WIDTH = 100  #: columns, where the report goes to no terminal
@@ -173,7 +174,9 @@ def _totals(result: RunResult) -> Lines:
             f"activations {size(memory.activation_bytes)})",
         ),
     ]
-    return [*lines, ("bound by", _bounds(result, 8))] if timeline.tasks else lines
+    if timeline.tasks:
+        lines += [("run by", unit_line(timeline)), ("bound by", _bounds(result, 8))]
+    return lines
 
 
 def _bounds(result: RunResult, count: int) -> str:

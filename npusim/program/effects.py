@@ -148,7 +148,8 @@ class Mmad:
         """The product in C's fractal order."""
         m1, k1, m0, k0 = self.a.shape
         _, n1, n0, _ = self.b.shape
-        acc: Any = np.int64 if self.c.dtype.kind == "i" else np.float32
+        # Sums of bytes are exact in fp64, which BLAS multiplies.
+        acc: Any = np.float64 if self.c.dtype.kind == "i" else np.float32
         a = memory.view(self.a).transpose(0, 2, 1, 3).reshape(m1 * m0, k1 * k0).astype(acc)
         b = memory.view(self.b).transpose(0, 3, 1, 2).reshape(k1 * k0, n1 * n0).astype(acc)
         with np.errstate(invalid="ignore", over="ignore"):

@@ -14,6 +14,7 @@ from importlib import import_module
 from math import prod
 from typing import Any, ClassVar
 
+from npusim.chip.reuse import Reuse, reused
 from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError, nearest
 from npusim.ir import DType, EpilogueStep, Layout
@@ -248,13 +249,25 @@ class Ranked:
     cycles: float
 
 
-def best_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> Ranked | None:
-    """The best of the kernel's legal tilings; None when it refuses the launch or none fits."""
+def best_tiling(
+    name: str, args: KernelArgs, chip: ChipSpec, reuse: Reuse | None = None
+) -> Ranked | None:
+    """The best of the kernel's legal tilings; None when it refuses the launch or none fits.
+
+    `reuse`: legal tilings and best ones found before, taken where they hold for the chip too.
+    """
+    what = ("tiling", name, args)
+    return reused(reuse, what, chip, lambda seen: _search(name, args, seen, reuse))
+
+
+def _search(name: str, args: KernelArgs, chip: ChipSpec, reuse: Reuse | None) -> Ranked | None:
     definition = get_kernel(name)
-    if definition.refuse(args, chip):
-        return None
+
+    def legal(seen: ChipSpec) -> tuple[Tiling, ...]:
+        return () if definition.refuse(args, seen) else tuple(definition.tilings(args, seen))
+
     best: Ranked | None = None
-    for tiling in definition.tilings(args, chip):
+    for tiling in reused(reuse, ("legal tilings", name, args), chip, legal):
         cycles = definition.estimate(args, chip, tiling)
         if best is None or cycles < best.cycles:
             best = Ranked(tiling, cycles)

@@ -24,7 +24,9 @@ import numpy as np
 from npusim.chip import ChipSpec, load_chip
 from npusim.errors import DeadlockError
 from npusim.machine.device import Device as Machine
+from npusim.machine.entries import Observer
 from npusim.machine.recorder import KeepAll
+from npusim.machine.stream import Stream as Queue
 from npusim.program.executable import Executable
 from npusim.runtime.codes import Code
 from npusim.runtime.errors import InvalidUseError, ResourceLimitError, SyncTimeoutError
@@ -74,6 +76,8 @@ class Device(Managed):
         number: of the device, for errors.
         clock: the host's, where several devices share it.
         functional: models compute numbers; False times them only.
+        observer: told of what is queued, begun and waited for, as
+            `npusim.sanitize.StreamSanitizer`, which finds races between streams.
 
     Attributes:
         machine: the simulated hardware. default: the stream 0.
@@ -87,13 +91,14 @@ class Device(Managed):
         number: int = 0,
         clock: HostClock | None = None,
         functional: bool = True,
+        observer: Observer | None = None,
     ) -> None:
         self.chip = load_chip(chip, overrides) if isinstance(chip, str) else chip
         self.number, self.functional = number, functional
         self.clock = clock or HostClock(self.chip)
         self.memory = DeviceMemory(self.chip.hbm.size, f"{self.chip.name} {number}", number)
         self.pinned = HostMemory()
-        self.machine = Machine(self.chip, KeepAll())
+        self.machine = Machine(self.chip, KeepAll(), observer=observer)
         self.transfers = Transfers(self)
         self._streams: dict[int, Stream] = {}
         self._events: dict[int, Event] = {}
@@ -156,7 +161,7 @@ class Device(Managed):
         if force:
             self.call(name)
         else:
-            self.await_marks([stream.queue.drained()], name, None, Code.RT_STREAM_SYNC_TIMEOUT)
+            self.await_queue(stream.queue, name)
         self._streams.pop(stream.number, None)
         self.machine.destroy(stream.number)
 
@@ -327,6 +332,15 @@ class Device(Managed):
                 code, f"{name} is not over after {timeout} s", "a longer time", "wait longer"
             )
 
+    def await_queue(self, queue: Queue, name: str, timeout: float | None = None) -> None:
+        """Wait on the host until all that is queued on a stream is over.
+
+        Raises:
+            SyncTimeoutError: see `await_marks`.
+        """
+        self.await_marks([queue.drained()], name, timeout, Code.RT_STREAM_SYNC_TIMEOUT)
+        self.machine.synchronised(queue.number)
+
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until all streams are over.
 
@@ -341,6 +355,7 @@ class Device(Managed):
         marks = [stream.queue.drained() for stream in streams]
         self.await_marks(marks, "synchronize device", timeout, Code.RT_STREAM_SYNC_TIMEOUT)
         for stream in streams:
+            self.machine.synchronised(stream.number)
             stream.raise_fault()
 
     @property

@@ -49,7 +49,10 @@ class Event(Managed):
     def complete(self) -> bool:
         """Whether the last record is over, by the host's clock."""
         self.device.catch_up()
-        return self._recorded and bool(self._mark.processed)
+        over = self._recorded and bool(self._mark.processed)
+        if over and self.device.machine.observer is not None:
+            self.device.machine.observer.event_synchronised(self._mark)
+        return over
 
     @property
     def waited(self) -> bool:
@@ -114,6 +117,8 @@ class Event(Managed):
         self.device.await_marks(
             [self._mark], f"synchronize {self.name}", timeout, Code.RT_EVENT_SYNC_TIMEOUT
         )
+        if self.device.machine.observer is not None:
+            self.device.machine.observer.event_synchronised(self._mark)
 
     def elapsed_ms(self, start: Event) -> float:
         """Milliseconds from another event to this one.

@@ -60,11 +60,20 @@ class Model:
             arena = Arena(exe, data, start=first)
             arena.load_constants()
             self._executor = FunctionalExecutor(exe, device.chip, arena)
+        self._tell_weights()
         device.call("load model")
         if exe.memory.weight_bytes:
             time = copy_time(device.chip, CopyKind.H2D, exe.memory.weight_bytes, pageable=True)
             device.clock.spend(device.chip.seconds(time.total), f"load {exe.name}")
         device.catch_up()
+
+    def _tell_weights(self) -> None:
+        """The host has written the weights: for whoever watches the memory."""
+        observer = self.device.machine.observer
+        if observer is not None and self._memory is not None:
+            home = LoadedExecutable(self.exe, base=self._memory.address - self._place.kept[0])
+            weights = [home.range(name) for name in self.exe.constants]
+            observer.host_access(f"load {self.exe.name}", [], weights)
 
     @property
     def inputs(self) -> list[Buffer]:

@@ -46,7 +46,10 @@ class Stream(Managed):
     def done(self) -> bool:
         """Whether all that was queued is over, by the host's clock."""
         self.device.catch_up()
-        return not self.queue.pending
+        over = not self.queue.pending
+        if over:
+            self.device.machine.synchronised(self.number)
+        return over
 
     def put(self, entry: Entry, seconds: float, name: str) -> None:
         """Queue an entry; a full queue holds the host up.
@@ -106,9 +109,7 @@ class Stream(Managed):
         Raises:
             TaskFailedError: a task failed. SyncTimeoutError: it took longer, or never will be over.
         """
-        mark = self.queue.drained()
-        name = f"synchronize stream {self.number}"
-        self.device.await_marks([mark], name, timeout, Code.RT_STREAM_SYNC_TIMEOUT)
+        self.device.await_queue(self.queue, f"synchronize stream {self.number}", timeout)
         self.raise_fault()
 
     def raise_fault(self) -> None:

@@ -94,8 +94,7 @@ class Transfers:
         entry = self._entry(to, origin, nbytes, way)
         stream.put(entry, device.chip.host.call, "memcpy_async")
         if entry.pageable:
-            mark = stream.queue.drained()
-            device.await_marks([mark], "pageable memcpy_async", None, Code.RT_STREAM_SYNC_TIMEOUT)
+            device.await_queue(stream.queue, "pageable memcpy_async")
 
     def fill(self, target: Place, value: int, nbytes: int, stream: Stream | None) -> None:
         """Fill device memory with a byte, on a stream, or at once.
@@ -164,7 +163,7 @@ class Transfers:
             device.machine.destroy(number)
             self._own = device.machine.stream(number, counted=False)
         device.machine.submit(self._own.number, entry)
-        device.await_marks([self._own.drained()], name, None, Code.RT_STREAM_SYNC_TIMEOUT)
+        device.await_queue(self._own, name)
         fault = self._own.fault
         if fault is not None:
             raise TaskFailedError(

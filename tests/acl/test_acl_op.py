@@ -272,7 +272,7 @@ def test_attributes_have_an_end(start: Start) -> None:
 
 def test_rules_are_for_names_of_cann() -> None:
     """A rule that only repeats a name of npusim would be of no use."""
-    shared = {"MatMul", "SoftmaxV2", "LogSoftmaxV2", "Cast", "Transpose"}
+    shared = {"MatMul", "MatMulV2", "SoftmaxV2", "LogSoftmaxV2", "Cast", "Transpose"}
     assert set(known_types()) & set(operator_names()) <= shared
 
 

@@ -143,8 +143,7 @@ def test_external_data(tmp_path: Path) -> None:
     (tmp_path / "m.bin").unlink()
     assert "m.bin" in message(ModelError, path)
     proto = onnx.load_model(path, load_external_data=False)
-    proto.graph.initializer[0].external_data[0].value = "../m.bin"
-    assert "outside" in message(ModelError, proto)
+    assert "in memory" in message(ModelError, proto)
 
 
 def test_files_that_are_not_models(tmp_path: Path) -> None:
@@ -161,7 +160,7 @@ def test_files_that_are_not_models(tmp_path: Path) -> None:
 def test_damaged_weights() -> None:
     proto = linear(2, 4)
     proto.graph.initializer[0].raw_data = proto.graph.initializer[0].raw_data[:8]
-    with pytest.raises(ModelError, match="2 elements for shape"):
+    with pytest.raises(ModelError, match="8 bytes for shape"):
         evaluate(load_onnx(proto), {"x": np.ones((2, 4), np.float32)})
 
 

@@ -173,6 +173,28 @@ def test_the_estimate_ranks_tilings_well(size: tuple[int, int, int]) -> None:
     assert cost(choose_plan("MatMul", args, chip)) <= 1.3 * best
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["toy", "ascend910a", "ascend910b2"]), st.booleans(), st.integers(0, 3),
+    *(st.integers(1, 130) for _ in range(3)), st.tuples(LAYOUTS, LAYOUTS), st.booleans(),
+)  # fmt: skip
+def test_bytes_are_summed_in_int32(
+    chip: str, unsigned: bool, batch: int, m: int, k: int, n: int,
+    layouts: tuple[Layout, Layout], bias: bool,
+) -> None:  # fmt: skip
+    """Exact, whatever the layouts; C0 is 32."""
+    signed = "uint8" not in CHIPS[chip].core.cube.k or not unsigned
+    low, high, dtype = (-128, 128, np.int8) if signed else (0, 256, np.uint8)
+    rng = np.random.default_rng(m * k + n)
+    front = (batch,) * (batch > 0)
+    inputs = [rng.integers(low, high, (*front, *s)).astype(dtype) for s in ((m, k), (n, k))]
+    lays = [*layouts]
+    if bias:
+        inputs.append(rng.integers(-9999, 9999, n).astype(np.int32))
+        lays.append(ND)
+    check_operator(CHIPS[chip], "MatMul", "MatMulV2", inputs, {"transB": 1}, layouts=[*lays, ND])
+
+
 def reason(chip: str, *shapes: tuple[int, ...], dtype: DType = DType.FLOAT16, **attrs: Any) -> str:
     specs = [OperandSpec(s, dtype) for s in shapes]
     given = tuple(sorted(attrs.items()))
@@ -185,7 +207,7 @@ def test_refusals() -> None:
     assert reason("ascend910a", *square) == ""
     assert "not float32" in reason("ascend910a", *square, dtype=DType.FLOAT32)
     assert "not bfloat16" in reason("toy", *square, dtype=DType.BFLOAT16)
-    assert "integer" in reason("ascend910a", *square, dtype=DType.INT8)
+    assert "int32 sums" in reason("ascend910a", *square, dtype=DType.INT8)
     assert "alpha" in reason("ascend910a", *square, alpha=0.5)
     assert "per column" in reason("ascend910a", (4, 4), (4, 4), (4, 1), (4, 4))
     nz = [OperandSpec((20, 20), DType.FLOAT16, NZ) for _ in range(3)]

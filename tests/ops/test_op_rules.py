@@ -41,7 +41,7 @@ def test_erf_is_accurate() -> None:
 
 
 BINARY = {"Add", "Sub", "Mul", "Div", "Mod", "Pow", "PRelu", "Sum", "Max", "Min", "Mean"}
-BINARY |= {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
+BINARY |= {"And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
 BINARY |= {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 
 
@@ -56,11 +56,11 @@ def test_elementwise_operators_serve_any_rank(name: str) -> None:
     """The executor runs them on storage arrays of other ranks: the numbers must be the same."""
     kind = np.bool_ if name in ("Not", "And", "Or", "Xor") else np.float32
     values = np.random.default_rng(0).uniform(0.1, 6, (3, 2, 3, 4))
-    x = list(values.astype(np.int32 if name.startswith("Bitwise") else kind))
+    x = list(values.astype(np.int32 if name.startswith("Bit") else kind))
     if name == "Where":
         x[0] = x[0] > 3
     x = x[: 3 if name == "Where" else 2 if name in BINARY else 1]
-    attrs = {"to": "float16"} if name == "Cast" else {}
+    attrs = {"Cast": {"to": "float16"}, "BitShift": {"direction": "LEFT"}}.get(name, {})
     flat = compute(name, *(a.reshape(-1) for a in x), **attrs)
     np.testing.assert_array_equal(compute(name, *x, **attrs).reshape(-1), flat)
 

@@ -16,7 +16,7 @@ from npusim.timeline import TensorCheck
 TOP = [
     "npusim_version", "chip", "workload", "batch", "precision", "options", "total_cycles",
     "total_time_us", "throughput_per_s", "achieved_tflops", "achieved_gbps", "steps", "partial",
-    "ops", "totals", "host", "memory",
+    "run_by", "ops", "totals", "host", "memory",
     "check", "sanitizer", "simulator",
 ]  # fmt: skip
 OP = [

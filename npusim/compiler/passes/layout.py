@@ -52,9 +52,10 @@ class _Layouts:
         return self.out
 
     def _place(self, node: Node) -> None:
-        if node.op_type in BLOCKED and len(self._shape(node.inputs[0])) == 4:
+        image = len(self._shape(node.inputs[0])) == 4
+        if node.op_type in BLOCKED and image and len(node.outputs) == 1:
             self._place_blocked(node)
-        elif node.op_type in ("MatMul", "Gemm"):
+        elif node.op_type in ("MatMul", "Gemm", "MatMulV2"):
             self._place_matmul(node)
         elif self._moves_blocked(node):
             inputs = (self._as(node.inputs[0], Layout.NC1HWC0), *node.inputs[1:])
@@ -83,7 +84,8 @@ class _Layouts:
         """ND, but FRACTAL_NZ for constant weights, and for operands where a TransData pays."""
         inputs = [self._data(i, Layout.ND) for i in node.inputs]
         t = self.out.tensors[node.inputs[1]]
-        if t.dtype.value in self.ctx.chip.core.cube.k and t.dtype.is_float:
+        taken = t.dtype.is_float or node.op_type == "MatMulV2"
+        if t.dtype.value in self.ctx.chip.core.cube.k and taken:
             if node.inputs[1] in self.out.constants and len(t.shape) == 2:
                 inputs[1] = self._as(node.inputs[1], Layout.FRACTAL_NZ)
             if self.ctx.chip.core.fixp is None:

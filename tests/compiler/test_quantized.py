@@ -1,0 +1,145 @@
+"""Quantised operators as the cube and the vector unit run them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from compiling import CHIPS, check_run, compiled, count, graph_of, kinds, passed, same_values
+
+from npusim import api
+from npusim.compiler.passes.conv1d import expand_conv1d
+from npusim.compiler.passes.qdq import fuse_qdq
+from npusim.compiler.passes.quantized import lower_quantized
+from npusim.frontends.reference import evaluate
+from npusim.ir import DType, Graph
+from npusim.models.builder import GraphBuilder
+from npusim.ops.conv import BYTES
+from npusim.program.executable import TaskKind
+
+RNG = np.random.default_rng(0)
+
+
+def _dynamic(k: int = 600) -> tuple[Graph, dict[str, np.ndarray]]:
+    """A product as onnxruntime quantises it: sums far beyond fp16, then scales."""
+
+    def write(g: GraphBuilder) -> str:
+        x, zero = g.input("x", (40, k), DType.UINT8), g.input("zero", (), DType.UINT8)
+        w = g.constant("w", RNG.integers(-128, 128, (k, 50)), DType.INT8)
+        scale = g.node("Mul", "scale", g.input("s", ()), g.constant("ws", np.float32(1e-3)))
+        sums = g.node("MatMulInteger", "sums", x, w, zero)
+        return g.node("Mul", "y", g.node("Cast", "real", sums, to="float32"), scale)
+
+    inputs = {"x": RNG.integers(100, 256, (40, k)).astype(np.uint8),
+              "zero": np.uint8([3]).reshape(()), "s": np.float32([0.02]).reshape(())}  # fmt: skip
+    return graph_of(write), inputs
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_sums_do_not_saturate_in_fp16(chip: str) -> None:
+    graph, inputs = _dynamic()
+    assert np.abs(evaluate(graph, inputs)["y"]).max() / 2e-5 > 1e5  # what fp16 has no room for
+    exe = check_run(graph, chip, "fp16", tile_level=True, inputs=inputs)
+    assert count(exe, "AscendDequant") == 1
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+
+
+def test_known_zero_points_are_a_bias() -> None:
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (40, 70), DType.INT8)
+        w = g.constant("w", RNG.integers(-128, 128, (70, 50)), DType.INT8)
+        return g.node("MatMulInteger", "y", x, w, g.constant("z", 3, DType.INT8))
+
+    graph = graph_of(write)
+    same_values(graph, passed(lower_quantized, graph), rtol=0)
+    exe = compiled(graph)
+    assert kinds(exe) == ["MatMulV2"] and len(exe.tasks[0].inputs) == 3
+
+
+def test_there_and_back_fuses() -> None:
+    def write(g: GraphBuilder) -> str:
+        scale, zero = g.constant("s", np.float32(0.05)), g.constant("z", 7, DType.INT8)
+        q = g.node("QuantizeLinear", "q", g.input("x", (64, 100)), scale, zero)
+        return g.node("Relu", "y", g.node("DequantizeLinear", "d", q, scale, zero))
+
+    for chip in CHIPS:
+        exe = check_run(graph_of(write), chip, "fp32", tile_level=True)
+        assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+
+
+@pytest.mark.parametrize(
+    "attrs", [{"pads": [2, 1]}, {"strides": [3], "dilations": [2]}, {"auto_pad": "SAME_LOWER"}]
+)
+def test_lines_are_images_of_one_row(attrs: dict[str, object]) -> None:
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (2, 20, 33))
+        w, b = g.weight("w", (40, 20, 4), 0.2), g.weight("b", (40,), 0.3)
+        return g.node("Conv", "y", x, w, b, **attrs)
+
+    graph = graph_of(write)
+    same_values(graph, passed(expand_conv1d, graph))
+    exe = check_run(graph, "ascend910a", "fp16", tile_level=True)
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+
+
+def test_int8_is_twice_as_fast() -> None:
+    """A large product: the cube's peak is twice that of fp16, and so are its operands' rates."""
+    for chip in ("ascend910a", "ascend910b2"):
+        cycles = []
+        for dtype in (DType.INT8, DType.FLOAT16):
+
+            def write(g: GraphBuilder, dtype: DType = dtype) -> str:
+                a = g.input("a", (4096, 4096), dtype)
+                b = g.constant("b", np.ones((4096, 4096), dtype.np), dtype)
+                op = "MatMulV2" if dtype is DType.INT8 else "Gemm"
+                return g.node(op, "y", a, b, transB=1)
+
+            result = api.run(compiled(graph_of(write), chip), CHIPS[chip], timing_only=True)
+            op = result.timeline.ops[-1]
+            cycles.append(op.end - op.start)
+        assert 1.6 < cycles[1] / cycles[0] <= 2.0, (chip, cycles)
+
+
+def _qdq(op_type: str) -> Graph:
+    """A product of dequantised tensors, quantised again."""
+    conv = op_type == "Conv"
+
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (2, 20, 9, 8) if conv else (40, 70), DType.UINT8)
+        shape = {"Conv": (24, 20, 3, 3), "Gemm": (24, 70), "MatMul": (70, 24)}[op_type]
+        weights = g.constant("w", RNG.integers(-128, 128, shape), DType.INT8)
+        axis = 1 if op_type == "MatMul" else 0
+        real = g.node("DequantizeLinear", "real", x, g.constant("xs", 0.02),
+                      g.constant("xz", 130, DType.UINT8))  # fmt: skip
+        w = g.node("DequantizeLinear", "wide", weights,
+                   g.constant("ws", RNG.uniform(0.001, 0.02, 24)),
+                   g.constant("wz", np.zeros(24), DType.INT8), axis=axis)  # fmt: skip
+        attrs: dict[str, object] = {"Conv": {"pads": [1, 0, 1, 2]}, "Gemm": {"transB": 1}}.get(
+            op_type, {}
+        )
+        bias = () if op_type == "MatMul" else (g.weight("b", (24,), 0.3),)
+        y = g.node("Relu", "relu", g.node(op_type, "product", real, w, *bias, **attrs))
+        return g.node("QuantizeLinear", "y", y, g.constant("ys", 0.05),
+                      g.constant("yz", 3, DType.UINT8))  # fmt: skip
+
+    return graph_of(write)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "Gemm", "MatMul"])
+@pytest.mark.parametrize("chip", CHIPS)
+def test_products_of_real_numbers_that_were_bytes(op_type: str, chip: str) -> None:
+    graph = _qdq(op_type)
+    integers = passed(fuse_qdq, graph)
+    assert count(integers, op_type) == 0
+    same_values(graph, integers, rtol=0.01)  # a unit of 8 bits, where it lay half-way
+    rng = np.random.default_rng(0)
+    shape = graph.tensors["x"].shape
+    inputs = {"x": rng.integers(0, 256, shape).astype(np.uint8)}
+    exe = compiled(graph, chip)
+    tile, whole = (
+        api.run(exe, CHIPS[chip], inputs=inputs, tile_level=t).outputs["y"] for t in (True, False)
+    )
+    np.testing.assert_array_equal(tile, whole)
+    want = evaluate(graph, inputs)["y"].astype(int)
+    assert np.abs(tile.astype(int) - want).max() <= 1
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+    assert any(t.uses_cube and t.compute_dtype in BYTES for t in exe.tasks)

@@ -2,6 +2,7 @@
 #
 #   make demo    install npusim, run ResNet-50 and compare its output with onnxruntime
 #   make test    install what development needs, then ruff, mypy and the whole test suite
+#   make docs    build the documentation's site in site/
 #   make bench   measure npusim's speed and accuracy; renews benchmarks/*.md and the README's tables
 #
 # Everything is installed into $(VENV), and again only when pyproject.toml has changed.
@@ -11,7 +12,7 @@ VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint docs bench clean
 
 demo: $(VENV)/installed-check
 	$(BIN)/npusim run resnet50 --check
@@ -23,12 +24,15 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(VENV)/installed-docs
+	$(BIN)/mkdocs build --strict
+
 bench: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/run.py --readme README.md
 	$(BIN)/python benchmarks/accuracy.py --readme README.md
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # A half-made venv has no pip: it is made again.
 $(BIN)/pip:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from npusim.sanitize import SanitizeReport, StreamSanitizer
 
 __all__ = [
+    "CompileOptions",
     "HostPlan",
     "LoadedModel",
     "Progress",

@@ -20,6 +20,7 @@ from npusim.cli_check import add_check, print_problems
 from npusim.cli_compile import add_compile, add_compile_options, compile_options
 from npusim.cli_diff import add_diff
 from npusim.cli_exec import add_exec, exec_options, host_plan, save_partial
+from npusim.cli_notebooks import add_notebooks
 from npusim.cli_overlap import add_overlap
 from npusim.cli_pipeline import add_pipeline
 from npusim.cli_precision import add_precision
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # "µs" on a terminal that knows only ASCII
     try:
-        args = _parser().parse_args(argv)
+        args = make_parser().parse_args(argv)
         command: Callable[[argparse.Namespace], int] = args.command
         code = command(args)
         sys.stdout.flush()  # a reader that has gone shows here, not at the interpreter's end
@@ -338,7 +339,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, usage, f"see `{self.prog} --help`")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
     parser = _Parser(
         prog="npusim",
         description="A cycle-approximate, functional simulator of Ascend NPUs.",
@@ -351,6 +353,7 @@ def _parser() -> argparse.ArgumentParser:
     add_compile(commands.add_parser)
     add_ablate(commands.add_parser)
     add_diff(commands.add_parser)
+    add_notebooks(commands.add_parser)
     add_overlap(commands.add_parser)
     add_pipeline(commands.add_parser)
     add_precision(commands.add_parser)

@@ -1,4 +1,4 @@
-"""Where npusim's data files (chips, workloads) live: in the wheel, or in the repository."""
+"""Where npusim's data files (chips, workloads, notebooks) are: in the wheel, or the repository."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from npusim import cli
 
 TESTS = Path(__file__).resolve().parent
-PAGES = ("README.md", "docs/extending.md", "docs/sanitizer.md")
+PAGES = ("README.md", "docs/run.md", "docs/extending.md", "docs/sanitizer.md")
 README = "\n".join((TESTS.parent / page).read_text(encoding="utf-8") for page in PAGES)
 
 

@@ -133,11 +133,12 @@ def test_few_core_dependencies(wheel: Path) -> None:
     assert len(names) <= MAX_CORE_DEPENDENCIES, names
 
 
-def test_chips_workloads_and_licence_are_inside(wheel: Path) -> None:
+def test_data_and_licence_are_inside(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
     shipped = [p for p in (ROOT / "configs").rglob("*.*") if p.suffix in (".yaml", ".csv")]
     shipped += (ROOT / "workloads").rglob("*.yaml")
+    shipped += (ROOT / "notebooks").rglob("*.ipynb")
     assert len(shipped) > 20
     assert {f"npusim/_data/{p.relative_to(ROOT).as_posix()}" for p in shipped} <= inside
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in inside)
@@ -176,3 +177,11 @@ def test_validates_with_the_figures_inside(installed: Installed) -> None:
     assert "ascend910-30c" in done.stdout and "roofline" in done.stdout
     plot = installed.run("npusim", "replay", "x.csv", "--plot", "x.png")  # without the extra
     assert plot.returncode == 2 and "npusim[plot]" in plot.stderr
+
+
+def test_copies_the_notebooks_inside(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run("npusim", "notebooks", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "pip install 'npusim[notebooks]'" in done.stdout  # jupyterlab is not installed here
+    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert names and names == set(os.listdir(tmp_path))

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args
 
 import numpy as np
 import yaml
@@ -89,20 +89,33 @@ class Workload:
         return self.source.endswith(".onnx")
 
 
-class _File(BaseModel):
+def _key(text: str, default: object = ...) -> Any:
+    """A key of the file: what it is, and what holds where it is left out."""
+    return Field(default, description=text)
+
+
+class WorkloadFile(BaseModel):
     """The keys of a workload file."""
 
     model_config = ConfigDict(extra="forbid")
 
-    source: Annotated[str, Field(min_length=1)]
-    description: str = ""
-    batch: Size | None = None
-    shapes: dict[str, tuple[Size, ...]] = {}
-    options: dict[str, Size] = {}
-    dtype: FloatType = "float32"
-    precision: Precision = "fp16"
-    seed: Annotated[int, Field(strict=True, ge=0)] = 0
-    requests: tuple[dict[str, tuple[Size, ...]], ...] = ()
+    source: Annotated[str, Field(min_length=1)] = _key(
+        "a built-in model, or the path of an .onnx file, from this file's folder"
+    )
+    description: str = _key("one line, for `npusim workloads`", "")
+    batch: Size | None = _key("samples at once", None)
+    shapes: dict[str, tuple[Size, ...]] = _key(
+        "shapes of inputs, where they differ from the model's own", {}
+    )
+    options: dict[str, Size] = _key("sizes of a built-in model", {})
+    dtype: FloatType = _key("type of a built-in model's weights and float inputs", "float32")
+    precision: Precision = _key("what the compiler makes of it", "fp16")
+    seed: Annotated[int, Field(strict=True, ge=0)] = _key(
+        "of a built-in model's weights, and of inputs", 0
+    )
+    requests: tuple[dict[str, tuple[Size, ...]], ...] = _key(
+        "shapes of one request after the other, each over `shapes`", ()
+    )
 
 
 def load_workload(
@@ -179,7 +192,7 @@ def read_workload(path: Path) -> Workload:
     Raises:
         ModelError: the file cannot be read, or has a wrong key or value.
     """
-    keys = ", ".join(_File.model_fields)
+    keys = ", ".join(WorkloadFile.model_fields)
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as e:
@@ -193,7 +206,7 @@ def read_workload(path: Path) -> Workload:
     if not isinstance(content, dict):
         raise ModelError(f"workload {path}: no keys", keys, "write one `key: value` a line")
     try:
-        file = _File.model_validate(content)
+        file = WorkloadFile.model_validate(content)
     except ValidationError as e:
         _raise_invalid(path, e)
     source = file.source
@@ -214,7 +227,7 @@ def _raise_invalid(path: Path, error: ValidationError) -> NoReturn:
     """The first complaint of pydantic, in our three lines."""
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
-    keys = list(_File.model_fields)
+    keys = list(WorkloadFile.model_fields)
     if first["type"] == "extra_forbidden":
         near = nearest(key, keys)
         raise ModelError(
@@ -234,7 +247,7 @@ def _raise_invalid(path: Path, error: ValidationError) -> NoReturn:
     ) from None
 
 
-def _refuse_model_keys(path: Path, file: _File) -> None:
+def _refuse_model_keys(path: Path, file: WorkloadFile) -> None:
     for key in file.model_fields_set & {"options", "dtype"}:
         raise ModelError(
             f"workload {path}: key {key!r} with an .onnx source",
@@ -243,7 +256,7 @@ def _refuse_model_keys(path: Path, file: _File) -> None:
         )
 
 
-def _check_sizes(path: Path, file: _File) -> None:
+def _check_sizes(path: Path, file: WorkloadFile) -> None:
     """The built-in model exists and takes the file's sizes; else an error that names the file."""
     try:
         for request in file.requests or ({},):

@@ -19,7 +19,9 @@ from npusim.machine.core import CoreModel, SharedMemory, TileMemory
 from npusim.machine.gm import GmState, cold
 from npusim.machine.scoreboard import Scoreboard
 from npusim.machine.stats import CoreStats, busiest, deadlock
+from npusim.program.isa import PIPE_NAMES
 from npusim.program.kernel import KernelArgs, Member, Plan, get_kernel
+from npusim.timeline import Span
 
 Engine = Literal["fast", "simpy"]
 
@@ -49,6 +51,11 @@ class LaunchResult:
         if self.mixed:
             return busiest(self.cores, self.cycles)
         return max(self.cores, key=lambda c: c.cycles)
+
+    def spans(self, start: int = 0) -> tuple[Span, ...]:
+        """Intervals of the slowest class, when they were asked for; it begins at `start`."""
+        spans = self.slowest.spans
+        return tuple(Span(PIPE_NAMES[p], op, start + a, start + b) for p, op, a, b in spans)
 
 
 def time_launch(

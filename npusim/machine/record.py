@@ -13,7 +13,7 @@ from npusim.machine.stream import Stream
 from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.isa import N_PIPES, PIPE_NAMES
 from npusim.program.kernel import get_kernel
-from npusim.timeline import OpRecord, PipeTime, Span
+from npusim.timeline import OpRecord, PipeTime
 
 #: A transfer pipe that is busy because L2 or HBM is nearly full is bound by that memory.
 SATURATED = 0.8
@@ -78,7 +78,7 @@ def make_record(
         bound_share=account.limits[account.bound],
         roofline=account.roofline,
         limits=account.limits,
-        spans=_spans(result, start + launch),
+        spans=result.spans(start + launch),
         replayed=replayed,
         waited=waits.waited,
         queued=waits.queued,
@@ -139,11 +139,6 @@ def unit_record(work: UnitWork, stream: Stream, start: int, end: int) -> OpRecor
         starved=waits.starved,
         step=work.step,
     )
-
-
-def _spans(result: LaunchResult, start: int) -> tuple[Span, ...]:
-    spans = result.slowest.spans
-    return tuple(Span(PIPE_NAMES[p], op, start + a, start + b) for p, op, a, b in spans)
 
 
 def stretched(result: LaunchResult, cycles: int, reason: str = OTHERS) -> LaunchResult:

@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from html import escape
 from math import ceil, floor, log10
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npusim.errors import NpusimError, UnsupportedError
 from npusim.profiling.files import WriteError
 from npusim.timeline.replayed import ReplayedOp, grouped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLOURS = (
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#e07b39", "#5b5ea6",
@@ -57,7 +61,7 @@ def write_plot(ops: Sequence[ReplayedOp], path: Path, title: str) -> None:
         if path.suffix == ".html":
             path.write_text(_page(done, title), encoding="utf-8")
         else:
-            _png(done, path, title)
+            replay_figure(done, title).savefig(path, dpi=120, bbox_inches="tight")
     except OSError as error:
         raise WriteError(path, error) from None
 
@@ -121,18 +125,20 @@ def _page(ops: Sequence[ReplayedOp], title: str) -> str:
     )
 
 
-def _png(ops: Sequence[ReplayedOp], path: Path, title: str) -> None:
+def replay_figure(ops: Sequence[ReplayedOp], title: str = "") -> Figure:
+    """The same as a matplotlib figure; rows without a prediction are left out."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 7), layout="constrained")
+    done = [op for op in ops if op.predicted_us and op.measured_us > 0]
+    figure = Figure(figsize=(6.8, 6.8), layout="constrained")
     axes = figure.subplots()
-    for label, colour, rows in _series(ops):
+    for label, colour, rows in _series(done):
         axes.scatter(
             [op.measured_us for op in rows],
             [op.predicted_us or 0.0 for op in rows],
             s=14, c=colour, alpha=0.65, label=f"{label} ({len(rows)})",
         )  # fmt: skip
-    low, high = _decades(ops)
+    low, high = _decades(done)
     ends = (10.0**low, 10.0**high)
     axes.plot(ends, ends, "--", color="#555555", linewidth=1)
     axes.set(
@@ -140,5 +146,5 @@ def _png(ops: Sequence[ReplayedOp], path: Path, title: str) -> None:
         xlabel="measured, µs", ylabel="predicted, µs",
     )  # fmt: skip
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize=8)
-    figure.savefig(path, dpi=120, bbox_inches="tight")
+    axes.legend(loc="upper left", fontsize=8)
+    return figure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from compiling import check_run, graph_of, kinds, passed, same_values
+from compiling import check_run, count, graph_of, kinds, passed, same_values
 
 from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.fuse import (
@@ -205,3 +205,12 @@ def test_a_cast_inside_a_chain(tile_level: bool) -> None:
         graph: Graph = graph_of(write)
         assert len(passed(fuse_epilogues, graph).nodes) == 1
         check_run(graph, precision="fp32", tile_level=tile_level)
+
+
+def test_an_operand_of_another_rank_is_left_to_its_own_kernel() -> None:
+    def write(g: GraphBuilder) -> str:
+        x, w = g.input("x", (1, 16, 4, 4)), g.weight("w", (16, 16, 1, 1), 0.2)
+        return g.node("Add", "y", g.node("Conv", "c", x, w), g.input("rows", (16, 4, 4)))
+
+    exe = check_run(graph_of(write), tile_level=True)
+    assert count(exe, "Conv") == count(exe, "Add") == 1

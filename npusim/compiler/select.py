@@ -214,10 +214,8 @@ def plain(value: object) -> object:
 
 def select_kernel(args: KernelArgs, chip: ChipSpec) -> tuple[str, str]:
     """(kernel, '') or ('', why no AI Core kernel takes the launch)."""
-    empty = [
-        o for o in args.operands if o is not None and not o.nbytes and args.op_type != "Concat"
-    ]
-    if empty or not all(o.nbytes for o in args.outputs):
+    read = () if args.op_type == "Concat" else args.operands
+    if any(0 in o.shape for o in (*read, *args.outputs) if o is not None):
         return "", "a tensor without elements"
     reasons = []
     names = CANDIDATES.get(args.op_type, ())

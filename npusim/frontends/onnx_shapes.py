@@ -72,7 +72,8 @@ def given_arrays(graph: GraphProto, values: Mapping[str, ArrayLike]) -> dict[str
     Raises:
         ModelError: the model has no such input.
     """
-    protos = {i.name: i for i in graph.input}
+    weights = {t.name for t in graph.initializer}
+    protos = {i.name: i for i in graph.input if i.name not in weights}
     found = {}
     for name, value in values.items():
         if name not in protos:

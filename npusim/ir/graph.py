@@ -130,7 +130,7 @@ class Graph:
     inputs: list[str]
     outputs: list[str]
     constants: dict[str, Constant] = field(default_factory=dict)
-    assumed: dict[str, np.ndarray] = field(default_factory=dict)
+    assumed: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
 
     def type_of(self, name: str) -> TensorType:
         """Type of a tensor of the graph."""

@@ -160,7 +160,7 @@ class Executable:
     outputs: list[str]
     memory: MemoryPlan
     notes: list[str] = field(default_factory=list)
-    assumed: dict[str, np.ndarray] = field(default_factory=dict)
+    assumed: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         return (

@@ -43,6 +43,9 @@ def test_values_give_shapes_and_stay_inputs() -> None:
 def test_values_must_fit_their_inputs() -> None:
     with pytest.raises(ModelError, match="value of input 's' is float64"):
         load_onnx(reshaping(), values={"x": np.ones((2, 2), np.float32), "s": np.ones(2)})
+    listed = model([node("Add", "x w", "y")], {"x": [2], "w": [2]}, ["y"], {"w": np.ones(2, "f4")})
+    with pytest.raises(ModelError, match="no input 'w'"):
+        load_onnx(listed, values={"w": np.ones(2, np.float32)})
     with pytest.raises(ModelError, match="no input 'q'"):
         load_onnx(reshaping(), values={"q": np.ones(2)})
 

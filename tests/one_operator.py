@@ -99,6 +99,37 @@ def unary(pick: Pick) -> Case:
     return Case(op, (x,))
 
 
+def integers(pick: Pick) -> Case:
+    """What floats have, of integers and booleans."""
+    dims, dtype = shape(pick, pick(range(1, 5))), pick(("int8", "uint8", "int32", "bool"))
+    x, y = (array(pick, dims, dtype) for _ in range(2))
+    if dtype == "bool":
+        op = pick(("Not", "Equal", "Identity"))
+        return Case(op, (x, y) if op == "Equal" else (x,))
+    op = pick(("Add", "Sub", "Mul", "Max", "Min", "Equal", "Less", "Abs", "Sign", "Relu", "Clip",
+               "ReduceSum", "ReduceMax", "MaxPool"))  # fmt: skip
+    if op in ("Abs", "Sign", "Relu", "Clip"):
+        return Case(op, (x,))
+    if op.startswith("Reduce"):
+        return Case(op, (x, _ints([pick(range(len(dims)))])), fixed=(1,))
+    if op == "MaxPool":
+        image = array(pick, (1, pick((3, 16, 33)), 8, 9), dtype)
+        return Case(op, (image,), _window(pick, (8, 9)))
+    return Case(op, (x, y), fixed=pick(((), (0,), (1,))))
+
+
+def other_ranks(pick: Pick) -> Case:
+    """Windows of one and of three dimensions."""
+    size = tuple(pick((1, 5, 8, 11)) for _ in range(pick((1, 3))))
+    attrs, dtype = _window(pick, size), pick(FLOATS[:2])
+    x = array(pick, (pick((1, 2)), pick((1, 3, 16)), *size), dtype)
+    op = pick(("Conv", "MaxPool", "AveragePool", "GlobalAveragePool"))
+    if op == "Conv":
+        w = array(pick, (pick((1, 16, 17)), x.shape[1], *attrs["kernel_shape"]), dtype)
+        return Case(op, (x, w), attrs, fixed=(1,))
+    return Case(op, (x,), {} if op.startswith("Global") else attrs)
+
+
 def positive(pick: Pick) -> Case:
     x = np.abs(array(pick, shape(pick, pick(range(5))), pick(FLOATS)))
     return Case(pick(("Log", "Sqrt", "Reciprocal")), (x,))
@@ -350,7 +381,8 @@ def blocks(pick: Pick) -> Case:
 FAMILIES = {
     f.__name__: f
     for f in (
-        unary, positive, binary, logic, bits, where, cast, softmax, reduce, normal, channel_norm,
+        unary, integers, other_ranks, positive, binary, logic, bits, where, cast, softmax, reduce,
+        normal, channel_norm,
         matmul, gemm, conv, pool, transpose, concat, split, slices, pad, spread, gather, extremes,
         one_hot, blocks,
     )

@@ -113,6 +113,18 @@ def test_steps_run_on_cores(op: str) -> None:
             assert "" not in check(case, chip)
 
 
+def test_pools_of_any_rank_run_on_cores() -> None:
+    """A row is an image; a global pool has one row of everything."""
+    row, volume = array(first, (2, 17, 40), F), array(first, (1, 3, 4, 5, 6), F)
+    window = {"kernel_shape": [3], "strides": [2], "pads": [1, 0], "ceil_mode": 1}
+    for chip in CHIPS:
+        for op in ("MaxPool", "AveragePool"):
+            assert "Pool" in check(Case(op, (row,), window), chip)
+        for op in ("GlobalMaxPool", "GlobalAveragePool"):
+            for x in (row, volume):
+                assert "" not in check(Case(op, (x,)), chip)
+
+
 def test_positions_run_on_cores() -> None:
     x = array(first, (5, 7, 33), "float16")
     for chip in ("ascend910a", "ascend910b2"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npusim.chip.schema import find
+from npusim.chip.units import Quantity
 from npusim.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -213,9 +214,17 @@ def written(column: str | None, value: Any) -> str:
     """A value as text: chip keys with their units."""
     entry = find(column) if column else None
     if entry is not None and entry.quantity is not None and isinstance(value, int | float):
-        number, _, unit = entry.quantity.format(value).partition(" ")
-        return f"{float(number):.4g} {unit}".strip()
+        return _quantity(value, entry.quantity)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _quantity(value: float, quantity: Quantity) -> str:
+    """Four digits in the unit that is the shortest, from 1 to 1,000 of it where there is one."""
+    found = []
+    for unit, scale in quantity.units.items():
+        number = value / float(scale)
+        found.append((not 1 <= number < 1000, len(f"{number:.4g}"), f"{number:.4g} {unit}"))
+    return min(found, key=lambda f: f[:2])[2]
 
 
 def _short(column: str) -> str:

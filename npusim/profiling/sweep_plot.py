@@ -63,7 +63,8 @@ def sweep_figure(rows: Rows, spec: PlotSpec) -> Figure:
             f"a plot of {spec.y} over {spec.x}: no row has both", "rows that did not fail",
             "look at the column `error` of the rows",
         )  # fmt: skip
-    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+    wide = spec.kind == "bar"  # the legend stands beside the bars
+    figure = Figure(figsize=(9.6 if wide else 7.6, 4.6), layout="constrained")
     axes = figure.add_subplot()
     if spec.kind == "heatmap":
         _heatmap(figure, axes, known, spec)

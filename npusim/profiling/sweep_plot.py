@@ -92,15 +92,20 @@ def sweep_figure(rows: Rows, spec: PlotSpec) -> Figure:
     return figure
 
 
-def pareto_figure(rows: Rows, front: Rows, x: str, y: str, units: Mapping[str, str]) -> Figure:
-    """All designs of a search, and those that no other beats in every objective."""
+def pareto_figure(
+    rows: Rows, front: Rows, x: str, y: str, units: Mapping[str, str], joined: bool = True
+) -> Figure:
+    """All designs of a search, and those that no other beats in every objective.
+
+    `joined`: by a line; a front of more than two objectives is none in two of them.
+    """
     spec = PlotSpec(x, y, kind="scatter", title="Pareto front", units=units)
     figure = sweep_figure(rows, spec)
     axes = figure.axes[0]
     best = sorted((r for r in front if r.get(x) is not None), key=lambda r: (r[x], r[y]))
     axes.plot(
         [r[x] for r in best], [r[y] for r in best], color=COLOURS[1], marker="D", markersize=5,
-        linewidth=1.4, label="Pareto front",
+        linestyle="-" if joined else "None", linewidth=1.4, label="Pareto front",
     )  # fmt: skip
     axes.legend(frameon=False, fontsize=9)
     return figure

@@ -103,15 +103,18 @@ def experiments_command(args: argparse.Namespace) -> int:
     table.add_column("points", justify="right")
     table.add_column("what it shows")
     for experiment in list_experiments():
-        table.add_row(experiment.name, str(_count(experiment)), Text(experiment.description))
+        table.add_row(experiment.name, _size(experiment), Text(experiment.description))
     console().print(table)
     return EXIT_OK
 
 
-def _count(experiment: Experiment) -> int:
-    from npusim.explore.sweep import Sweep
+def _size(experiment: Experiment) -> str:
+    from npusim.explore.sweep.points import Points
 
-    return Sweep(experiment).count
+    search = experiment.file.search
+    if search is not None:
+        return f"{search.trials} trials"
+    return str(Points(experiment).count * experiment.file.repeats)
 
 
 def add_sweep(add_parser: Callable[..., argparse.ArgumentParser]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npusim.chip.schema import find
+from npusim.chip.units import Quantity
 from npusim.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def sweep_figure(rows: Rows, spec: PlotSpec) -> Figure:
             f"a plot of {spec.y} over {spec.x}: no row has both", "rows that did not fail",
             "look at the column `error` of the rows",
         )  # fmt: skip
-    figure = Figure(figsize=(7.6, 4.6), layout="constrained")
+    wide = spec.kind == "bar"  # the legend stands beside the bars
+    figure = Figure(figsize=(9.6 if wide else 7.6, 4.6), layout="constrained")
     axes = figure.add_subplot()
     if spec.kind == "heatmap":
         _heatmap(figure, axes, known, spec)
@@ -90,15 +92,20 @@ def sweep_figure(rows: Rows, spec: PlotSpec) -> Figure:
     return figure
 
 
-def pareto_figure(rows: Rows, front: Rows, x: str, y: str, units: Mapping[str, str]) -> Figure:
-    """All designs of a search, and those that no other beats in every objective."""
+def pareto_figure(
+    rows: Rows, front: Rows, x: str, y: str, units: Mapping[str, str], joined: bool = True
+) -> Figure:
+    """All designs of a search, and those that no other beats in every objective.
+
+    `joined`: by a line; a front of more than two objectives is none in two of them.
+    """
     spec = PlotSpec(x, y, kind="scatter", title="Pareto front", units=units)
     figure = sweep_figure(rows, spec)
     axes = figure.axes[0]
     best = sorted((r for r in front if r.get(x) is not None), key=lambda r: (r[x], r[y]))
     axes.plot(
         [r[x] for r in best], [r[y] for r in best], color=COLOURS[1], marker="D", markersize=5,
-        linewidth=1.4, label="Pareto front",
+        linestyle="-" if joined else "None", linewidth=1.4, label="Pareto front",
     )  # fmt: skip
     axes.legend(frameon=False, fontsize=9)
     return figure
@@ -213,9 +220,17 @@ def written(column: str | None, value: Any) -> str:
     """A value as text: chip keys with their units."""
     entry = find(column) if column else None
     if entry is not None and entry.quantity is not None and isinstance(value, int | float):
-        number, _, unit = entry.quantity.format(value).partition(" ")
-        return f"{float(number):.4g} {unit}".strip()
+        return _quantity(value, entry.quantity)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _quantity(value: float, quantity: Quantity) -> str:
+    """Four digits in the unit that is the shortest, from 1 to 1,000 of it where there is one."""
+    found = []
+    for unit, scale in quantity.units.items():
+        number = value / float(scale)
+        found.append((not 1 <= number < 1000, len(f"{number:.4g}"), f"{number:.4g} {unit}"))
+    return min(found, key=lambda f: f[:2])[2]
 
 
 def _short(column: str) -> str:

@@ -12,7 +12,7 @@ from functools import lru_cache
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from npusim.chip.spec import ChipSpec, Provenance
+from npusim.chip.spec import ChipSpec
 from npusim.data import data_dir
 
 _MIB = 2**20
@@ -26,11 +26,6 @@ class Graded(BaseModel):
     value: float
     grade: str
     source: str
-
-    @property
-    def provenance(self) -> Provenance:
-        """As the numbers of a chip have it."""
-        return Provenance(grade=self.grade, source=self.source)
 
 
 class Proxies(BaseModel):

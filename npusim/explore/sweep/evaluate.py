@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +70,9 @@ class Evaluator:
                 row[name] = METRICS[name].compute(measured)
         except NpusimError as error:
             row["status"], row["error"] = "failed", " | ".join(str(error).splitlines())
+        except Exception as error:  # a defect of npusim: told, and the other points go on
+            what = " ".join(f"{type(error).__name__}: {error}".split())
+            row["status"], row["error"] = "failed", f"error: a defect of npusim: {what}"
         row["wall_s"] = round(time.perf_counter() - started, 4)
         return row
 
@@ -190,9 +193,3 @@ def columns(jobs: Sequence[Job]) -> list[str]:
         found |= dict.fromkeys(columns_of(job.point))
     metrics = jobs[0].metrics if jobs else ()
     return ["key", "status", "error", *found, *metrics, "chip_hash", "code", "wall_s"]
-
-
-def settings_of(row: Mapping[str, Any], metrics: Sequence[str]) -> Row:
-    """The columns of a row that are settings."""
-    other = {"key", "status", "error", "chip_hash", "code", "wall_s", *metrics}
-    return {name: value for name, value in row.items() if name not in other}

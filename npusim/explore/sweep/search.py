@@ -141,7 +141,8 @@ class Search:
         y, x = list(self.objectives)[:2]
         units = {name: m.unit for name, m in METRICS.items()}
         good = [row for row in self.rows if row["status"] == "ok"]
-        return pareto_figure(good, self.front, x, y, units)
+        joined = len(self.objectives) == 2
+        return pareto_figure(good, self.front, x, y, units, joined)
 
     def _point(self, trial: optuna.Trial) -> Point:
         settings = dict(self._base)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.errors import UnsupportedError
 from npusim.explore.sweep.engines import Engine, run_local
+from npusim.explore.sweep.errors import ExperimentError
 from npusim.explore.sweep.evaluate import Evaluator, Job, Keys, Row, columns
 from npusim.explore.sweep.experiment import Experiment, as_list, load_experiment
 from npusim.explore.sweep.metrics import METRICS
@@ -59,6 +60,7 @@ class Sweep:
     ) -> None:
         given = experiment
         self.experiment = given if isinstance(given, Experiment) else load_experiment(given)
+        _refuse_search(self.experiment)
         self.rows: list[Row] = []
         self._jobs, self._resume = jobs, resume
         self._out = None if out is None else Path(out)
@@ -165,6 +167,16 @@ class Sweep:
             )
             for p in self.experiment.file.plots
         ]
+
+
+def _refuse_search(experiment: Experiment) -> None:
+    """A search's distributions have no points of their own."""
+    if any(axis.draw for axis in experiment.swept) and experiment.file.samples is None:
+        raise ExperimentError(
+            f"{experiment.source}: a sweep of distributions without `samples`",
+            "samples: how many draws to make; a search needs none",
+            f"use `npusim search {experiment.name}`, or add `samples: 100`",
+        )
 
 
 def _engine(name: str, cluster: str | None) -> Engine:

@@ -14,7 +14,7 @@ import pytest
 
 from npusim.chip import load_chip
 from npusim.errors import UnsupportedError
-from npusim.explore.sweep import ExperimentError, Sweep, engines
+from npusim.explore.sweep import ExperimentError, Sweep, engines, evaluate
 from npusim.explore.sweep.dask_engine import rows_of
 from npusim.explore.sweep.evaluate import Evaluator, Job, chip_hash
 from npusim.explore.sweep.store import RowStore, read_rows
@@ -74,6 +74,20 @@ def test_rows() -> None:
     frame = sweep.frame()
     assert list(frame["cycles"]) == [row["cycles"] for row in rows]
     assert all(a["energy_mj"] == rows[0]["energy_mj"] > 0 for a in rows)
+
+
+def test_a_defect_is_a_row_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr(evaluate, "compile_graph", broken)
+    errors = {row["error"] for row in Sweep(SMALL).run()}
+    assert errors == {"error: a defect of npusim: ZeroDivisionError: division by zero"}
+
+
+def test_a_search_is_no_sweep() -> None:
+    with pytest.raises(ExperimentError, match="use `npusim search chip-search`"):
+        Sweep("chip-search")
 
 
 def test_keys_follow_content(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     python benchmarks/inside.py functional MODEL THREADS
     python benchmarks/inside.py engine
     python benchmarks/inside.py scale full|summary
+    python benchmarks/inside.py sweep POINTS
 
 `benchmarks/run.py` starts this several times and takes medians.
 """
@@ -110,6 +111,30 @@ def scale(keep: str) -> dict[str, float]:
     return {"wall_s": time.perf_counter() - started, "tasks": recorder.count}
 
 
+def sweep(points: int) -> dict[str, float]:
+    """CPU seconds of a point of `design-space`, in one process: with reuse, and from scratch.
+
+    The first `points` of its thousand are taken, as one of two workers would get them; from
+    scratch, every tenth of those.
+    """
+    from npusim.explore.sweep import Sweep
+    from npusim.explore.sweep.evaluate import Evaluator
+
+    jobs = Sweep("design-space").plan()[:points]
+    spent = {}
+    for name, chosen in (("reused", jobs), ("fresh", jobs[:: max(1, points // 10)])):
+        evaluator = Evaluator(fresh=name == "fresh")
+        started = time.process_time()
+        for job in chosen:
+            assert evaluator.row(job)["status"] == "ok"
+        spent[name] = (time.process_time() - started) / len(chosen)
+    return {
+        "reused_s": spent["reused"],
+        "fresh_s": spent["fresh"],
+        "thousand_on_two_cores_s": spent["reused"] * 1000 / 2,
+    }
+
+
 def seconds(action: Callable[[], object]) -> float:
     """Wall seconds of one call."""
     started = time.perf_counter()
@@ -123,5 +148,6 @@ if __name__ == "__main__":
         "functional": lambda: functional(rest[0], int(rest[1])),
         "engine": engine,
         "scale": lambda: scale(rest[0]),
+        "sweep": lambda: sweep(int(rest[0])),
     }
     print(json.dumps(measurements[what]()))

@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -189,6 +190,15 @@ def scale(runs: int) -> Iterator[Measure]:
         )
 
 
+def sweep(runs: int) -> Iterator[Measure]:
+    """A thousand chips for ResNet-50, two worker processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        args = "sweep design-space -j 2"
+        command = [sys.executable, "-m", "npusim.cli", *args.split(), "--out", f"{folder}/out"]
+        done = start(command)
+    yield Measure("ResNet-50 on 1,000 chips", done.wall_s, "s", f"npusim {args}", 60)
+
+
 def main() -> None:
     """Measure, print, write results.md and results.json."""
     parser = argparse.ArgumentParser(description="Measure the simulator's speed and memory.")
@@ -200,7 +210,7 @@ def main() -> None:
     console = Console(stderr=True)
     measures: list[Measure] = []
     with console.status("measuring") as status:
-        for group in (whole_processes, functional, engine, scale):
+        for group in (whole_processes, functional, engine, scale, sweep):
             for measure in group(args.runs):
                 measures.append(measure)
                 status.update(f"measured {measure.name}")

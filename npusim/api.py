@@ -72,6 +72,7 @@ class LoadedModel:
         precision: what the workload asks for ("fp16" unless it says otherwise).
         onnx_path: the file it came from, None for built-in models.
         given: inputs that it was loaded with.
+        requests: shapes of the requests that the workload lists, () for none.
     """
 
     name: str
@@ -82,6 +83,7 @@ class LoadedModel:
     source: str
     onnx_path: Path | None = None
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    requests: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
 
 def load_model(
@@ -117,6 +119,7 @@ def load_model(
         source=workload.source,
         onnx_path=path if path.suffix == ".onnx" else None,
         given=_typed(graph, inputs or {}),
+        requests=workload.requests,
     )
 
 

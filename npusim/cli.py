@@ -27,6 +27,7 @@ from npusim.cli_precision import add_precision
 from npusim.cli_replay import add_replay
 from npusim.cli_requests import run_requests_command
 from npusim.cli_sanitize import Sanitizer, add_sanitize
+from npusim.cli_search import add_search
 from npusim.cli_shared import (
     EXIT_CHECK_FAILED,
     EXIT_ERROR,
@@ -82,7 +83,6 @@ def _run(args: argparse.Namespace) -> int:
     """Load, compile, run, check, report."""
     from npusim import api
     from npusim.chip import load_chip
-    from npusim.frontends.workload import find_workload
     from npusim.profiling.files import write_results
     from npusim.profiling.report import check_line, print_quiet, print_report
     from npusim.profiling.summary import failed_outputs
@@ -91,10 +91,6 @@ def _run(args: argparse.Namespace) -> int:
     checking = args.check or args.check_all
     _refuse_timing_only(args, checking)
     chip = load_chip(args.chip, args.set)
-    work = find_workload(args.model)
-    if work.requests:
-        options, _ = compile_options(args, work.precision)
-        return run_requests_command(args, work, chip, options)
     model = api.load_model(
         args.model,
         batch=args.batch,
@@ -104,6 +100,8 @@ def _run(args: argparse.Namespace) -> int:
         inputs=dict(args.input) or None,
     )
     options, notes = compile_options(args, model.precision)
+    if model.requests:
+        return run_requests_command(args, model, chip, options)
     exe, gain = compile_with_tilings(args, model.graph, chip, options)
     if notes:
         exe.notes.extend(notes)
@@ -361,6 +359,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_precision(commands.add_parser)
     add_replay(commands.add_parser)
     add_sweep(commands.add_parser)
+    add_search(commands.add_parser)
     chips = commands.add_parser("chips", help="list the shipped chips")
     chips.set_defaults(command=_chips)
     _add_chip(commands)

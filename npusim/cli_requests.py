@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npusim.cli_shared import EXIT_OK, UsageError, console
 
 if TYPE_CHECKING:
+    from npusim.api import LoadedModel
     from npusim.chip import ChipSpec
     from npusim.compiler import CompileOptions
-    from npusim.frontends.workload import Workload
     from npusim.requests import Request
 
 #: Options of `npusim run` that are about a single run.
@@ -20,7 +19,7 @@ _SINGLE = ("check", "check_all", "trace", "trace_op", "out", "tile_level", "exec
 
 
 def run_requests_command(
-    args: argparse.Namespace, work: Workload, chip: ChipSpec, options: CompileOptions
+    args: argparse.Namespace, model: LoadedModel, chip: ChipSpec, options: CompileOptions
 ) -> int:
     """Run the workload's requests and report them."""
     from npusim.profiling.files import write_text
@@ -30,28 +29,28 @@ def run_requests_command(
         if getattr(args, name):
             option = "--" + name.replace("_", "-")
             raise UsageError(
-                f"{option} with workload {work.name}, which lists {len(work.requests)} requests",
+                f"{option} with workload {model.name}, which lists {len(model.requests)} requests",
                 "options that suit a sequence of runs",
-                f"leave out {option}, or run one of its shapes: {work.source} --shape …",
+                f"leave out {option}, or run one of its shapes: {model.source} --shape …",
             )
     given = dict(args.shape)
     found = run_requests(
         args.model,
-        [{**r, **given} for r in work.requests],
+        [{**r, **given} for r in model.requests],
         chip,
-        replace(options, precision=args.precision or work.precision),
+        options,
         batch=args.batch,
         seed=args.seed,
         timing_only=args.timing_only,
         detail=args.detail,
     )
-    _print(work, found)
+    _print(model, found)
     if args.json:
         write_text(args.json, json.dumps([_data(r) for r in found], indent=1) + "\n")
     return EXIT_OK
 
 
-def _print(work: Workload, found: list[Request]) -> None:
+def _print(model: LoadedModel, found: list[Request]) -> None:
     from rich.text import Text
 
     from npusim.profiling.tables import lines, table
@@ -62,7 +61,7 @@ def _print(work: Workload, found: list[Request]) -> None:
     total = sum(r.result.timeline.total_us for r in found)
     samples = sum(r.result.batch for r in found)
     heading = [
-        ("workload", f"{work.name}: {work.source}, {first.precision}"),
+        ("workload", f"{model.name}: {model.source}, {first.precision}"),
         ("chip", first.chip),
         ("requests", f"{len(found)}, of {len(compiled)} shapes"),
         ("simulated", f"{duration(total)}, {samples / total * 1e6:,.0f} samples/s, back to back"),

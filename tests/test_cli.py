@@ -28,7 +28,7 @@ class FakeApi:
 
     def load_model(self, source, **given):
         self.loads.append({"source": source, **given})
-        return SimpleNamespace(graph=None, batch=1, seed=7, precision="fp16")
+        return SimpleNamespace(graph=None, batch=1, seed=7, precision="fp16", requests=())
 
     def compile_graph(self, graph, chip, *, options):
         tasks = [SimpleNamespace(name=op.name) for op in self.result.timeline.ops]

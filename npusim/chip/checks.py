@@ -12,6 +12,9 @@ from npusim.errors import nearest
 if TYPE_CHECKING:
     from npusim.chip.spec import ChipSpec
 
+SIDE = 16
+"""Rows and columns of a fractal, which the cube multiplies at a time."""
+
 FRACTAL = 512
 """Bytes of one 16 x 32 B fractal, the unit L0A and L0B are filled in."""
 
@@ -74,6 +77,12 @@ def _counts(chip: ChipSpec) -> Iterator[Problem]:
     for key, count in counts.items():
         if count < 1:
             yield Problem(key, count, "a whole number, 1 or more", f"set {key} to 1 or more")
+    for key, side in {"core.cube.m": core.cube.m, "core.cube.n": core.cube.n}.items():
+        if side != SIDE:
+            yield Problem(
+                key, side, f"{SIDE}: kernels lay tiles out in fractals of {SIDE} rows and columns",
+                f"set {key} to {SIDE}; core.cube.k, the depth by input type, is free",
+            )  # fmt: skip
     for key, count in {
         "cores.vector_count": chip.cores.vector_count,
         "links.count": chip.links.count,

@@ -11,11 +11,13 @@ from npusim.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 COLOURS = ("#4477aa", "#e07b39", "#228833", "#aa3377", "#66ccee", "#bbaa33", "#777777")
 _MARKS = "osD^vPX"
-_MOST_TICKS = 9  #: values that are all written at the axis
+_UNIT_WORDS = ("us", "mm2", "mj", "mib", "w", "usd", "gbps")  #: at the end of metrics' names
+_MOST_TICKS = 10  #: values that are all written at the axis
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -27,15 +29,17 @@ class PlotSpec:
     Attributes:
         kind: "line", "bar", "scatter" or "heatmap" (y as colour over x and by).
         log: axes that are logarithmic: "", "x", "y" or "xy".
+        relative: y over that of the first point of its line.
         units: column → unit, for the labels.
     """
 
     x: str
     y: str
-    by: str | None = None
+    by: tuple[str, ...] = ()
     kind: str = "line"
     log: str = ""
     title: str = ""
+    relative: bool = False
     units: Mapping[str, str] | None = None
 
 
@@ -63,13 +67,20 @@ def sweep_figure(rows: Rows, spec: PlotSpec) -> Figure:
     if spec.kind == "heatmap":
         _heatmap(figure, axes, known, spec)
     else:
-        groups = _groups(known, spec.by)
+        groups = _groups(known, spec)
+        known = [row for rows in groups.values() for row in rows]
         {"line": _lines, "scatter": _scatter, "bar": _bars}[spec.kind](axes, groups, spec)
         _scales(axes, known, spec)
         axes.grid(True, color="#e4e4e4", linewidth=0.8)
         axes.set_axisbelow(True)
-        if spec.by is not None:
-            axes.legend(title=_short(spec.by), fontsize=9, title_fontsize=9, frameon=False)
+        if spec.by:
+            title = ", ".join(map(_short, spec.by))
+            beside = spec.kind == "bar"
+            axes.legend(
+                title=title, fontsize=9, title_fontsize=9, frameon=False,
+                loc="upper left" if beside else "best",
+                bbox_to_anchor=(1.0, 1.0) if beside else None,
+            )  # fmt: skip
     axes.set_xlabel(_label(spec.x, spec))
     if spec.kind != "heatmap":
         axes.set_ylabel(_label(spec.y, spec))
@@ -93,32 +104,39 @@ def pareto_figure(rows: Rows, front: Rows, x: str, y: str, units: Mapping[str, s
     return figure
 
 
-def _groups(rows: Rows, by: str | None) -> dict[Any, list[Mapping[str, Any]]]:
-    groups: dict[Any, list[Mapping[str, Any]]] = {}
+_Groups = dict[str, list[Mapping[str, Any]]]
+
+
+def _groups(rows: Rows, spec: PlotSpec) -> _Groups:
+    """The rows of each line, by its name in the legend."""
+    groups: _Groups = {}
     for row in rows:
-        groups.setdefault(row.get(by) if by else None, []).append(row)
+        name = ", ".join(written(column, row.get(column)) for column in spec.by)
+        groups.setdefault(name, []).append(row)
+    if spec.relative:
+        return {
+            name: [{**row, spec.y: row[spec.y] / found[0][spec.y]} for row in found]
+            for name, found in groups.items()
+        }
     return groups
 
 
-_Groups = dict[Any, list[Mapping[str, Any]]]
-
-
 def _lines(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
-    for n, (value, rows) in enumerate(groups.items()):
+    for n, (name, rows) in enumerate(groups.items()):
         if all(isinstance(r[spec.x], int | float) for r in rows):
             rows = sorted(rows, key=lambda r: r[spec.x])
         axes.plot(
             [r[spec.x] for r in rows], [r[spec.y] for r in rows], linewidth=1.8, markersize=5,
             color=COLOURS[n % len(COLOURS)], marker=_MARKS[n % len(_MARKS)],
-            label=written(spec.by, value),
+            label=name,
         )  # fmt: skip
 
 
 def _scatter(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
-    for n, (value, rows) in enumerate(groups.items()):
+    for n, (name, rows) in enumerate(groups.items()):
         axes.scatter(
             [r[spec.x] for r in rows], [r[spec.y] for r in rows], s=22, alpha=0.75,
-            color=COLOURS[n % len(COLOURS)], label=written(spec.by, value) if spec.by else None,
+            color=COLOURS[n % len(COLOURS)], label=name or None,
         )  # fmt: skip
 
 
@@ -126,14 +144,14 @@ def _bars(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
     """Groups of bars, in the order of the rows; the value is written on top."""
     places = list(dict.fromkeys(r[spec.x] for rows in groups.values() for r in rows))
     width = 0.8 / len(groups)
-    for n, (value, rows) in enumerate(groups.items()):
+    for n, (name, rows) in enumerate(groups.items()):
         at = [places.index(r[spec.x]) + (n - (len(groups) - 1) / 2) * width for r in rows]
         drawn = axes.bar(
             at, [r[spec.y] for r in rows], width * 0.92, color=COLOURS[n % len(COLOURS)],
-            label=written(spec.by, value),
+            label=name,
         )  # fmt: skip
         if len(places) * len(groups) <= 2 * _MOST_TICKS:
-            axes.bar_label(drawn, fmt=lambda v: f"{v:.4g}", fontsize=8, padding=2)
+            axes.bar_label(drawn, fmt=_cell, fontsize=7, padding=2)
     texts = [written(spec.x, p) for p in places]
     slanted = max(map(len, texts)) * len(texts) > 70
     axes.set_xticks(range(len(places)), texts, rotation=30 if slanted else 0,
@@ -143,20 +161,31 @@ def _bars(axes: Axes, groups: _Groups, spec: PlotSpec) -> None:
 def _scales(axes: Axes, rows: Rows, spec: PlotSpec) -> None:
     if "y" in spec.log:
         axes.set_yscale("log")
-    elif spec.kind == "bar" or min(r[spec.y] for r in rows) >= 0:
+        _ticks(axes.yaxis)
+    elif spec.kind == "bar" or (min(r[spec.y] for r in rows) >= 0 and not spec.relative):
         axes.set_ylim(bottom=0)
     if spec.kind == "bar":
         return
     if "x" in spec.log:
         axes.set_xscale("log")
+        _ticks(axes.xaxis)
     values = sorted({r[spec.x] for r in rows if isinstance(r[spec.x], int | float)})
     if values and len(values) <= _MOST_TICKS and spec.kind == "line":
         axes.set_xticks(values, [written(spec.x, v) for v in values], fontsize=9)
         axes.minorticks_off()
 
 
+def _ticks(axis: Axis) -> None:
+    """1, 2 and 5 of every decade of a logarithmic axis, as plain numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _heatmap(figure: Figure, axes: Axes, rows: Rows, spec: PlotSpec) -> None:
-    by = spec.by or "workload"
+    by = spec.by[0] if spec.by else "workload"
     across = sorted({r[spec.x] for r in rows})
     down = sorted({r[by] for r in rows})
     grid = [[float("nan")] * len(across) for _ in down]
@@ -170,10 +199,14 @@ def _heatmap(figure: Figure, axes: Axes, rows: Rows, spec: PlotSpec) -> None:
         for j, value in enumerate(line):
             if value == value and len(across) * len(down) <= 64:
                 light = value < low + 0.6 * (high - low)
-                axes.text(j, i, f"{value:.3g}", ha="center", va="center", fontsize=8,
+                axes.text(j, i, _cell(value), ha="center", va="center", fontsize=8,
                           color="white" if light else "black")  # fmt: skip
     axes.set_ylabel(_label(by, spec))
     figure.colorbar(image, label=_label(spec.y, spec))
+
+
+def _cell(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def written(column: str | None, value: Any) -> str:
@@ -192,7 +225,9 @@ def _short(column: str) -> str:
 def _label(column: str, spec: PlotSpec) -> str:
     unit = (spec.units or {}).get(column, "")
     bare = _short(column)
+    if spec.relative and column == spec.y:
+        return f"{bare.removesuffix(' us')}, relative"
     if not unit:
         return bare
-    tail = " " + unit.replace("µs", "us").lower()
-    return f"{bare.removesuffix(tail)} ({unit})"
+    stem, _, last = bare.rpartition(" ")
+    return f"{stem if last in _UNIT_WORDS else bare} ({unit})"

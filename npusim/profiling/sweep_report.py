@@ -21,15 +21,20 @@ def print_rows(
     from rich.table import Table
 
     varying = [name for name in _settings(rows, metrics) if _differs(rows, name)]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in varying:
-        table.add_column(name.removeprefix("core."), overflow="fold")
-    for name in metrics:
-        table.add_column(name, justify="right", overflow="fold")
     good = [row for row in rows if row["status"] == "ok"]
-    for row in good[:top]:
-        cells = [written(n, row[n]) if row.get(n) is not None else "" for n in varying]
-        table.add_row(*cells, *(_number(row.get(n)) for n in metrics))
+    cells = [
+        [*(_setting(n, row.get(n)) for n in varying), *(_number(row.get(n)) for n in metrics)]
+        for row in good[:top]
+    ]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for n, name in enumerate([*varying, *metrics]):
+        widest = max((len(line[n]) for line in cells), default=1)
+        table.add_column(
+            name.removeprefix("core.").removesuffix(".size"), overflow="fold", min_width=widest,
+            justify="left" if n < len(varying) else "right",
+        )  # fmt: skip
+    for line in cells:
+        table.add_row(*line)
     if good:
         terminal.print(table)
     if len(good) > top:
@@ -47,6 +52,10 @@ def _settings(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list
 
 def _differs(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
     return len({row.get(name) for row in rows}) > 1
+
+
+def _setting(name: str, value: Any) -> str:
+    return "" if value is None else written(name, value)
 
 
 def _number(value: Any) -> str:

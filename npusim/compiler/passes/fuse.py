@@ -222,7 +222,7 @@ def _in_conv_layouts(node: Node, args: KernelArgs) -> KernelArgs:
     depthwise = int(attributes(node)["group"]) != 1
     inputs = []
     for i, spec in enumerate(args.inputs):
-        if spec is not None and (i == 0 or i in fused):
+        if spec is not None and (i == 0 or i in fused) and len(spec.shape) == 4:
             spec = replace(spec, layout=Layout.NC1HWC0)
         elif spec is not None and i == 1 and not depthwise:
             spec = replace(spec, layout=Layout.FRACTAL_Z)

@@ -191,24 +191,26 @@ class _Image:
     zero: str
     attrs: Mapping[str, Any]
 
-    def sums(self, w: NodeWriter, weights: str) -> str:
-        """int32 sums of (x - zero) with weights that have no zero point.
+    def sums(self, w: NodeWriter, weights: str, bias: str = "") -> str:
+        """int32 sums of (x - zero) with weights that have no zero point, and of a bias.
 
         A zero point that is known pads the image and is corrected in the bias. Else zeros pad it,
         and a convolution of ones says how often a result has seen the zero point.
         """
-        attrs = dict(self.attrs)
+        attrs, given = dict(self.attrs), [bias] if bias else []
         if not self.zero:
-            return w.op("Conv", self.x, weights, attrs=attrs)
+            return w.op("Conv", self.x, weights, *given, attrs=attrs)
         known = w.value(self.zero)
         if known is not None:
             offset = int(known.reshape(()))
             attrs["offset_x"] = offset
-            return w.op("Conv", self.x, weights, self._bias(w, weights, offset), attrs=attrs)
+            own = self._bias(w, weights, offset)
+            own = w.op("Add", own, bias) if bias else own
+            return w.op("Conv", self.x, weights, own, attrs=attrs)
         t = w.type(self.x)
         ones = w.constant(np.ones((1, *t.shape[1:]), t.dtype.np))
         seen = w.op("Mul", w.op("Conv", ones, weights, attrs=attrs), self.zero)
-        return w.op("Sub", w.op("Conv", self.x, weights, attrs=attrs), seen)
+        return w.op("Sub", w.op("Conv", self.x, weights, *given, attrs=attrs), seen)
 
     def _bias(self, w: NodeWriter, weights: str, offset: int) -> str:
         shape = w.type(weights).shape
@@ -218,7 +220,12 @@ class _Image:
 
 
 def _conv_sums(
-    w: NodeWriter, node: Node, ctx: CompileContext, x: tuple[str, str], weights: tuple[str, str]
+    w: NodeWriter,
+    node: Node,
+    ctx: CompileContext,
+    x: tuple[str, str],
+    weights: tuple[str, str],
+    bias: str = "",
 ) -> str:
     """int32 sums of a convolution, '' where the cube cannot make them."""
     attrs, types = attributes(node), [w.type(name) for name, _ in (x, weights)]
@@ -229,7 +236,7 @@ def _conv_sums(
     if zero and attrs["group"] != 1:
         return ""
     image = _Image(*_signed(w, *x, shift), attrs)
-    sums = image.sums(w, filters)
+    sums = image.sums(w, filters, bias)
     if zero:
         t = w.type(filters)
         windows = image.sums(w, w.constant(np.ones((1, *t.shape[1:]), t.dtype.np)))
@@ -249,11 +256,9 @@ def _conv_integer(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
 
 def _qlinear_conv(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
     x, x_scale, x_zero, weights, w_scale, w_zero, scale, zero = node.inputs[:8]
-    sums = _conv_sums(w, node, ctx, (x, x_zero), (weights, w_zero))
+    sums = _conv_sums(w, node, ctx, (x, x_zero), (weights, w_zero), _given(node, 8))
     if not sums:
         return ""
-    if _given(node, 8):
-        sums = w.op("Add", sums, _per_channel(w, node.inputs[8]))
     operands = [sums, *(_per_channel(w, s) for s in (x_scale, w_scale, scale)), zero]
     return w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from npusim.errors import UnsupportedError
-from npusim.explore.sweep.engines import DIED, Engine, run_job
+from npusim.explore.sweep.engines import DIED, Engine, Run, run_job
 from npusim.explore.sweep.evaluate import Job, Row, failed_row
 
 if TYPE_CHECKING:
@@ -59,13 +59,17 @@ def _connected(address: str) -> Client:
         ) from None
 
 
-def rows_of(client: Client, jobs: Sequence[Job]) -> Iterator[Row]:
-    """Rows of the jobs as the workers of a client finish them."""
+def rows_of(client: Client, jobs: Sequence[Job], run: Run = run_job) -> Iterator[Row]:
+    """Rows of the jobs as the workers of a client finish them.
+
+    Args:
+        run: what a worker does with a point.
+    """
     import dask
     from distributed import KilledWorker, as_completed
 
     with dask.config.set({"distributed.scheduler.allowed-failures": _TRIES - 1}):
-        futures = client.map(run_job, jobs, pure=False)
+        futures = client.map(run, jobs, pure=False)
         of = {future.key: job for future, job in zip(futures, jobs, strict=True)}
         for future in as_completed(futures):
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import signal
 from collections import deque
@@ -9,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
-from itertools import pairwise
 
 from npusim.explore.sweep.evaluate import Evaluator, Job, Row, failed_row
 
 #: Rows of the jobs, in the order in which they finish.
 Engine = Callable[[Sequence[Job], int], Iterator[Row]]
+Run = Callable[[Job], Row]
 TRIES = 2  #: of a point whose worker dies
 DIED = (
     "error: the worker died while it ran this point | allowed: points that fit in memory | "
@@ -48,8 +49,9 @@ def _leave_interrupts() -> None:
 class _Lane:
     """A worker process and the points that wait for it, neighbours of each other."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], run: Run) -> None:
         self.waiting = deque(jobs)
+        self._run = run
         self._pool: ProcessPoolExecutor | None = None
         self.job: Job | None = None
         self.tries = 0
@@ -62,7 +64,7 @@ class _Lane:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(1, context, _leave_interrupts)
-        return self._pool.submit(run_job, self.job)
+        return self._pool.submit(self._run, self.job)
 
     def finish(self, future: Future[Row]) -> Row | None:
         """The row; None when the worker died and the point is to be tried again."""
@@ -84,30 +86,33 @@ class _Lane:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def run_local(jobs: Sequence[Job], workers: int) -> Iterator[Row]:
+def run_local(jobs: Sequence[Job], workers: int, run: Run = run_job) -> Iterator[Row]:
     """On `workers` processes of this machine. A worker that dies is replaced.
 
     Each has a stretch of neighbouring points, which have the most in common; one that is through
     takes half of what the slowest has left.
+
+    Args:
+        run: what a worker does with a point.
     """
     workers = max(1, min(workers, len(jobs)))
     if workers == 1:
         yield from run_here(jobs, 1)
         return
     ends = [len(jobs) * i // workers for i in range(workers + 1)]
-    lanes = [_Lane(jobs[a:b]) for a, b in pairwise(ends)]
+    lanes = [_Lane(jobs[a:b], run) for a, b in itertools.pairwise(ends)]
     try:
         running = {lane.start(): lane for lane in lanes}
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 lane = running.pop(future)
                 row = lane.finish(future)
-                if row is not None:
-                    yield row
                 if lane.job is None and not lane.waiting:
                     _share_out(lane, lanes)
                 if lane.job is not None or lane.waiting:
-                    running[lane.start()] = lane
+                    running[lane.start()] = lane  # before the row is written: no worker waits
+                if row is not None:
+                    yield row
     finally:
         for lane in lanes:
             lane.close()

@@ -17,6 +17,7 @@ from npusim.chip.reuse import Reuse
 from npusim.chip.source import Leaves, chip_path, read_leaves
 from npusim.chip.spec import ChipSpec
 from npusim.compiler import CompileOptions, compile_graph
+from npusim.data import data_dir
 from npusim.errors import NpusimError
 from npusim.explore.sweep.metrics import METRICS, Measured
 from npusim.explore.sweep.points import Point
@@ -25,6 +26,11 @@ from npusim.ir import Graph
 from npusim.machine.host import HostPlan
 from npusim.machine.run import run_executable
 
+#: Folders whose code results hang on; reports and command lines do not change them.
+_MAKES_RESULTS = (
+    "chip", "ir", "ops", "program", "timeline", "kernels", "frontends", "models", "compiler",
+    "machine", "explore/sweep",
+)  # fmt: skip
 #: A row: columns by name.
 Row = dict[str, Any]
 
@@ -154,12 +160,14 @@ def chip_hash(chip: ChipSpec) -> str:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """The version, and twelve hexadecimal digits of the package's code and kernels."""
+    """The version, and twelve hexadecimal digits of the code and the proxies that make results."""
     found = hashlib.sha256()
     root = Path(npusim.__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    paths = [path for folder in _MAKES_RESULTS for path in sorted((root / folder).rglob("*.py"))]
+    for path in paths:
         found.update(path.relative_to(root).as_posix().encode())
         found.update(path.read_bytes())
+    found.update((data_dir("configs") / "proxies.yaml").read_bytes())
     return f"{npusim.__version__}+{found.hexdigest()[:12]}"
 
 

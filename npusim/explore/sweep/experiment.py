@@ -28,7 +28,7 @@ from npusim.chip.source import chip_path, read_leaves
 from npusim.compiler import CompileOptions
 from npusim.compiler.rewrite import check_switches
 from npusim.data import data_dir
-from npusim.errors import ChipError, NpusimError, nearest
+from npusim.errors import NpusimError, nearest
 from npusim.explore.sweep.errors import ExperimentError
 from npusim.explore.sweep.expressions import Expression
 from npusim.explore.sweep.metrics import METRICS
@@ -72,14 +72,15 @@ class RunChoice(_Strict):
 
 
 class PlotChoice(_Strict):
-    """A plot: `y` over `x`, a line or bars for each value of `by`."""
+    """A plot: `y` over `x`, a line or bars for each value of `by`; see `PlotSpec`."""
 
     x: str
     y: str
-    by: str | None = None
+    by: str | list[str] = []
     kind: Literal["line", "bar", "scatter", "heatmap"] = "line"
     log: Literal["", "x", "y", "xy"] = ""
     title: str = ""
+    relative: bool = False
 
 
 class SearchChoice(_Strict):
@@ -205,7 +206,7 @@ def _checked(name: str, where: str, content: dict[str, Any]) -> Experiment:
     _check_names(where, file)
     columns = (*SETTINGS, *(key for axis in axes for key in axis.keys), *file.metrics)
     for plot in file.plots:
-        for column in (plot.x, plot.y, *([plot.by] if plot.by else [])):
+        for column in (plot.x, plot.y, *as_list(plot.by)):
             _known(f"{where}: plots: column", column, columns)
     constraints = tuple(Expression(text, dict.fromkeys(SETTINGS)) for text in file.constraints)
     return Experiment(file.name or name, where, file, axes, constraints)
@@ -213,7 +214,7 @@ def _checked(name: str, where: str, content: dict[str, Any]) -> Experiment:
 
 def _explain(where: str, error: ValidationError) -> ExperimentError:
     """The first complaint of pydantic, in our three lines."""
-    first = error.errors()[0]
+    first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
     place = [str(part) for part in first["loc"] if not str(part).startswith(("function", "list["))]
     key = ".".join(p for p in place if p not in ("str", "int", "bool", "WorkloadChoice"))
     if first["type"] == "extra_forbidden":
@@ -266,10 +267,6 @@ def _check_names(where: str, file: ExperimentFile) -> None:
             _ = CompileOptions(name).mode
         for chosen in as_list(file.compile.disabled, nested=True):
             check_switches(CompileOptions(disabled=frozenset(chosen)))
-    except ExperimentError:
-        raise
-    except ChipError as error:
-        raise ExperimentError(f"{where}: {error.what}", error.allowed, error.fix) from None
     except NpusimError as error:
         raise ExperimentError(f"{where}: {error.what}", error.allowed, error.fix) from None
     for metric in (*file.metrics, *(file.search.objectives if file.search else ())):

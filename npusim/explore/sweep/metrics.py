@@ -19,7 +19,6 @@ class Measured:
 
     Attributes:
         batch: samples per step.
-        least_flops: those of the model's operators; `executable` may have more.
     """
 
     chip: ChipSpec
@@ -47,7 +46,8 @@ class Measured:
     def energy(self) -> float:
         """Dynamic energy in joules: what the FLOPs and the bytes of HBM take by `chip.energy`.
 
-        What leaks, and what L2 and the host take, is not published and not in it.
+        What leaks, and what L2 and the host take, is not published and not in it. A FLOP takes as
+        much in every type.
 
         Raises:
             UnsupportedError: the chip does not say what a byte of HBM takes.

@@ -64,6 +64,7 @@ class Points:
         self._axes += _options(file.run.exec, "exec", keep_none=False)
         self._axes += _options(file.run.steps, "steps")
         self._axes += _options(file.run.sink_size, "sink_size")
+        self._fixed = len(self._axes)
         for axis in experiment.swept:
             if not axis.draw:
                 self._axes.append([dict(zip(axis.keys, row, strict=True)) for row in axis.rows])
@@ -88,6 +89,26 @@ class Points:
                 yield Point(_ordered(chosen))
         if not allowed:
             raise self._impossible()
+
+    def only_base(self) -> dict[str, Any]:
+        """The settings that all points share beside swept keys, for a search.
+
+        Raises:
+            ExperimentError: there are several.
+        """
+        for axis in self._axes[: self._fixed]:
+            if len(axis) > 1:
+                name = next(iter(axis[0]))
+                raise ExperimentError(
+                    f"{self._experiment.source}: a search with {len(axis)} values of {name}",
+                    "one workload, chip and set of options; swept chip keys are searched",
+                    f"keep one {name}, or use `npusim sweep`",
+                )
+        return reduce(lambda a, b: {**a, **b}, (axis[0] for axis in self._axes[: self._fixed]), {})
+
+    def allowed(self, point: Point) -> bool:
+        """Whether the constraints allow a point."""
+        return self._allowed(dict(point.settings))
 
     def _allowed(self, settings: Mapping[str, Any]) -> bool:
         names = partial(self._value, settings)

@@ -139,6 +139,19 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as CSV, with all their columns."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
+    try:
+        path.write_text(out.getvalue(), encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
 def write_parquet(rows: Sequence[Row], path: Path) -> bool:
     """Write rows as Parquet; False where pyarrow is not installed (`pip install npusim[sweep]`)."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from npusim.errors import UnsupportedError
 from npusim.explore.sweep.engines import Engine, run_local
 from npusim.explore.sweep.evaluate import Evaluator, Job, Keys, Row, columns
-from npusim.explore.sweep.experiment import Experiment, load_experiment
+from npusim.explore.sweep.experiment import Experiment, as_list, load_experiment
 from npusim.explore.sweep.metrics import METRICS
 from npusim.explore.sweep.points import Points
 from npusim.explore.sweep.store import RowStore, write_parquet
@@ -158,8 +158,13 @@ class Sweep:
             UnsupportedError: matplotlib is not installed.
         """
         units = {name: m.unit for name, m in METRICS.items()}
-        chosen = [p.model_dump() for p in self.experiment.file.plots]
-        return [sweep_figure(self.ordered(), PlotSpec(**p, units=units)) for p in chosen]
+        rows = self.ordered()
+        return [
+            sweep_figure(
+                rows, PlotSpec(**{**p.model_dump(), "by": tuple(as_list(p.by))}, units=units)
+            )
+            for p in self.experiment.file.plots
+        ]
 
 
 def _engine(name: str, cluster: str | None) -> Engine:

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from npusim.chip.schema import find
 from npusim.chip.source import unknown_key
-from npusim.errors import ChipError, nearest
+from npusim.errors import nearest
 from npusim.explore.sweep.errors import ExperimentError
 
 GRIDS = ("range", "log_range")
@@ -187,8 +187,3 @@ def _fit(value: float, whole: bool, step: float | None) -> float:
     if whole:
         return round(value)
     return float(f"{value:.12g}")  # 1.2 TB/s, not 1200000000000.0002
-
-
-def chip_error(where: str, error: ChipError) -> ExperimentError:
-    """A chip's error as the experiment's."""
-    return ExperimentError(f"{where}: {error.what}", error.allowed, error.fix)

@@ -15,6 +15,8 @@ import pytest
 
 from npusim.chip.schema import keys
 from npusim.cli import make_parser
+from npusim.explore.sweep import METRICS
+from npusim.explore.sweep.experiment import ExperimentFile
 from npusim.frontends.workload import WorkloadFile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,12 +61,14 @@ def test_every_command_and_option(site: Path) -> None:
             assert all(o in text for o in action.option_strings if o not in ("-h", "--help"))
 
 
-def test_every_key_of_chips_and_workloads(site: Path) -> None:
+def test_every_key_of_chips_workloads_and_experiments(site: Path) -> None:
     text = page(site, "reference/chip.html")
     plain = [key for key in keys() if "*" not in key]
     assert len(plain) > 100 and not [key for key in plain if key not in text]
     text = page(site, "reference/workload.html")
     assert not [key for key in WorkloadFile.model_fields if key not in text]
+    text = page(site, "experiments.html")
+    assert not [key for key in (*ExperimentFile.model_fields, *METRICS) if key not in text]
 
 
 def test_every_notebook_with_its_pictures(site: Path) -> None:

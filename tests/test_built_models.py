@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from small_models import SMALL
 
 from npusim import api
 from npusim.chip import load_chip
@@ -14,22 +15,6 @@ from npusim.frontends.check import reference_values
 from npusim.ir import Graph
 from npusim.models import build_model, random_inputs
 from npusim.program.executable import TaskKind
-
-IMAGE = {"height": 64, "width": 64}
-DECODER = {"layers": 2, "hidden": 128, "heads": 4, "head_size": 32, "intermediate": 352}
-SMALL: dict[str, dict[str, int]] = {
-    "resnet34": IMAGE,
-    "mobilenetv2": {**IMAGE, "batch": 2},
-    "vgg16": {"height": 32, "width": 32, "classes": 10},
-    "inceptionv3": {"height": 75, "width": 75},
-    "vit-b16": {**IMAGE, "layers": 2, "hidden": 192, "heads": 3},
-    "gpt2-small": {"seq": 32, "layers": 2, "hidden": 128, "heads": 4, "vocab": 1000},
-    "llama": {**DECODER, "seq": 32, "vocab": 1000},
-    "llama-decode": {**DECODER, "past": 31, "batch": 2, "vocab": 1000},
-    "unet": {"height": 32, "width": 48},
-    "yolov8n": {**IMAGE, "classes": 20},
-    "deepfm": {"batch": 8, "features": 1000},
-}
 
 
 @functools.cache

@@ -10,13 +10,14 @@ import functools
 
 import numpy as np
 import pytest
+from small_models import SMALL
 
 from npusim import api
 from npusim.chip import load_chip
 from npusim.compiler import CompileOptions, compile_watched
 from npusim.compiler.rewrite import Kind
 from npusim.ir import DType, Graph
-from npusim.models import list_models, random_inputs
+from npusim.models import build_model, list_models, random_inputs
 from npusim.models.bert import BertConfig, encoder
 from npusim.models.builder import GraphBuilder
 from npusim.models.registry import get_model
@@ -65,7 +66,24 @@ def outputs(name: str, chip: str, options: CompileOptions) -> dict[str, np.ndarr
 
 
 def test_all_models_are_here() -> None:
-    assert set(NAMES) == {m.name for m in list_models()}
+    deeper = {"resnet101", "resnet152"}  # of the blocks of ResNet-50
+    assert {*NAMES, *SMALL, *deeper} == {m.name for m in list_models()}
+
+
+@pytest.mark.parametrize(("chip", "precision"), [("ascend910a", "fp16"), ("ascend910b2", "fp32")])
+@pytest.mark.parametrize("name", SMALL)
+def test_families_keep_the_numbers(name: str, chip: str, precision: str) -> None:
+    """O0 gives what O2 gives; `test_built_models` holds O2 to onnxruntime."""
+    graph = build_model(name, **SMALL[name])
+    inputs = random_inputs(graph)
+    lowered, fused = (
+        api.run(api.compile_graph(graph, CHIPS[chip], options=options), CHIPS[chip], inputs=inputs)
+        for options in (CompileOptions(precision, level=0), CompileOptions(precision))
+    )
+    for output, want in lowered.outputs.items():
+        found = api.compare(fused.outputs[output], want)
+        assert found.cosine > 0.999
+        assert precision != "fp32" or found.max_rel_err < 1e-4
 
 
 @pytest.mark.parametrize(("chip", "precision"), RUNS)

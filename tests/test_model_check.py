@@ -26,7 +26,7 @@ def mixed(tmp_path: Path) -> str:
         node("Relu", "b", "c", name="behind"),
         node("Einsteinsum", "c", "d", name="behind too"),
         node("Reshape", "a s", "e", name="open"),
-        node("Acos", "a", "f", name="on the AI CPU"),
+        node("Det", "a", "f", name="on the AI CPU"),
     ]
     w = {"w": np.ones((8, 3, 3, 3), np.float32)}
     proto = model(nodes, {"x": [1, 3, 16, 16], "s": [2]}, ["d", "e", "f"], w)

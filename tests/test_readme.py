@@ -72,7 +72,9 @@ def test_python(code: str, folder: Path) -> None:
 def test_the_sanitizers_example(tmp_path: Path) -> None:
     """Its output is the one that the page shows."""
     page = (TESTS.parent / "docs" / "sanitizer.md").read_text(encoding="utf-8")
-    code, output, *_ = re.findall(r"^```(?:python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    code, output, *_ = re.findall(
+        r"^```(?:python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    )
     (tmp_path / "add_one.py").write_text(code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-X", "utf8", "add_one.py"], cwd=tmp_path, capture_output=True, text=True

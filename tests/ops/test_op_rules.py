@@ -48,7 +48,8 @@ BINARY |= {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 def _elementwise() -> list[str]:
     """The elementwise operators of ONNX; CANN's own are checked with their kernels."""
     found = {n: get_operator(n) for n in operator_names()}
-    return [n for n, o in found.items() if o.elementwise and ".training_" not in o.__module__]
+    onnx = {n for n, o in found.items() if ".training_" not in o.__module__}
+    return [n for n in sorted(onnx) if found[n].elementwise and not n.startswith("Ascend")]
 
 
 @pytest.mark.parametrize("name", _elementwise())

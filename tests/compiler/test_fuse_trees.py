@@ -77,6 +77,7 @@ SIZES = st.sampled_from([1, 2, 13, 15, 16, 17, 31, 33, 127, 128, 129, 1031])
 )  # fmt: skip
 def test_any_shape(write: Write, chip: str, precision: str, m: int, n: int) -> None:
     """Fused at both levels as not fused; shapes around blocks, and larger than UB."""
+    m = min(m, 10**6 // n)  # tile level executes every instruction
     graph = graph_of(lambda g: write(g, (m, n)))
     inputs = random_inputs(graph)
     exe = check_run(graph, chip, precision, tile_level=True, inputs=inputs)

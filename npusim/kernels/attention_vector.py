@@ -216,11 +216,13 @@ class Accumulate:
         yield k.memo(("add", new.shape), lambda: k.vec("add", new, new, old))
         yield self.old.free()
 
-    def _leave(self, src: Region, dst: Region, key: tuple[object, ...]) -> Iterator[Instr]:
+    def _leave(
+        self, src: Region, dst: Region, key: tuple[object, ...], event: int | None = None
+    ) -> Iterator[Instr]:
         """V tells MTE3, which stores."""
-        k = self.k
-        yield k.set_flag(Pipe.V, Pipe.MTE3, self._ready)
-        yield k.wait_flag(Pipe.V, Pipe.MTE3, self._ready)
+        k, ready = self.k, self._ready if event is None else event
+        yield k.set_flag(Pipe.V, Pipe.MTE3, ready)
+        yield k.wait_flag(Pipe.V, Pipe.MTE3, ready)
         yield k.memo(key, lambda: k.store(dst, src))
 
     def _finish(self, x: Region, row: int, total: int, out: Region) -> Iterator[Instr]:
@@ -236,8 +238,9 @@ class Accumulate:
     def keep_sums(self, rows: int, copy: int, dst: Region) -> Iterator[Instr]:
         """Store the sums of a finished band (rows, 8)."""
         src = self.stats.stat(self.stats.sums[copy], 0, rows)
-        yield from self._leave(src, dst, ("sums", rows))
-        yield self.k.set_flag(Pipe.MTE3, Pipe.V, self._sums[copy])
+        event = self._sums[copy]
+        yield from self._leave(src, dst, ("sums", rows), event)
+        yield self.k.set_flag(Pipe.MTE3, Pipe.V, event)
         self._kept[copy] += 1
 
     def wait_sums(self, copy: int) -> Iterator[Instr]:

@@ -162,7 +162,14 @@ class Shared:
 
     def __init__(self, env: simpy.Environment, chip: ChipSpec) -> None:
         self.cores = CorePools(env, chip)
-        self.blocks = simpy.PriorityResource(env)  # hands out blocks, one at a time
         self.kernels = KernelServer(env, chip)
         self.l2 = L2Cache(chip.l2.size)
         self.several = False
+        self._env = env
+        self._handed_out = 0  # when the block scheduler is through with all that it was given
+
+    def hand_out(self, cycles: int) -> int:
+        """Hand out blocks, which takes so long, after those given before; the cycles from now."""
+        now = int(self._env.now)
+        self._handed_out = max(now, self._handed_out) + cycles
+        return self._handed_out - now

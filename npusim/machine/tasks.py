@@ -122,9 +122,7 @@ class TaskRunner:
         self, entry: TaskEntry, stream: Stream, launch: _Launch, start: int
     ) -> Generator[simpy.Event, Any, OpRecord]:
         task, call = entry.task, launch.call
-        with self._shared.blocks.request(stream.priority) as turn:
-            yield turn
-            yield self._env.timeout(launch.blocks)
+        yield self._env.timeout(self._shared.hand_out(launch.blocks))
         overhead = int(self._env.now) - start
         gm = self._memory_state(entry, call)
         if self._watch is not None:

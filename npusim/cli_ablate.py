@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -42,7 +41,7 @@ def ablate_command(args: argparse.Namespace) -> int:
     from npusim.explore.precision_gain import TEXT
     from npusim.profiling.ablation_plot import write_ablation_plot
     from npusim.profiling.ablation_report import ablation_json, ablation_page, print_ablation
-    from npusim.profiling.files import write_text
+    from npusim.profiling.files import write_json, write_text
     from npusim.profiling.replay_plot import check_plot
     from npusim.profiling.tables import print_claims
 
@@ -60,8 +59,7 @@ def ablate_command(args: argparse.Namespace) -> int:
         write_text(args.output, ablation_page(found, _command(args), ORDER, gains, TEXT))
     if args.json:
         data = [ablation_json(a, claims) for a, claims in found]
-        text = json.dumps(data[0] if args.model else data, indent=1, ensure_ascii=False)
-        write_text(args.json, text + "\n")
+        write_json(args.json, data[0] if args.model else data)
     if args.plot:
         write_ablation_plot(found[0][0], args.plot)
     failed = [f"{a.model}, {r.step}" for a, _ in found for r in a.rows if r.failed]

@@ -34,7 +34,7 @@ def compile_command(args: argparse.Namespace) -> int:
     from npusim.compiler import TILING_LEVEL, compile_watched
     from npusim.compiler.switches import fusion_result
     from npusim.profiling.compile_report import print_decisions, print_passes
-    from npusim.profiling.files import write_text
+    from npusim.profiling.files import write_json, write_text
     from npusim.profiling.tiling_report import print_tilings, tiling_json
 
     chip = load_chip(args.chip, args.set)
@@ -74,7 +74,7 @@ def compile_command(args: argparse.Namespace) -> int:
         }  # fmt: skip
         if gain is not None:
             data["tilings"] = tiling_json(gain)
-        write_text(args.json, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        write_json(args.json, data)
     return EXIT_OK
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from npusim.cli_shared import EXIT_OK, console, positive
 
 def diff_command(args: argparse.Namespace) -> int:
     """Compare two runs op by op."""
-    from npusim.profiling.files import write_text
+    from npusim.profiling.files import write_json
     from npusim.profiling.run_diff import align, diff_json, load_run, print_diff
 
     before, after = load_run(args.before), load_run(args.after)
@@ -22,7 +21,7 @@ def diff_command(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     if args.json:
         data = diff_json(before, after, pairs)
-        write_text(args.json, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        write_json(args.json, data)
     return EXIT_OK
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,7 +35,7 @@ CHUNKS, BUFFERS = 16, 2
 
 def overlap_command(args: argparse.Namespace) -> int:
     """Run the chunks, print and write what streams and pinned memory give."""
-    from npusim.profiling.files import write_text
+    from npusim.profiling.files import write_json, write_text
     from npusim.profiling.overlap_report import (
         overlap_json,
         overlap_page,
@@ -62,8 +61,7 @@ def overlap_command(args: argparse.Namespace) -> int:
     if args.output:
         write_text(args.output, overlap_page(studies, maps, _command(args)))
     if args.json:
-        text = json.dumps(overlap_json(studies, maps), indent=1, ensure_ascii=False)
-        write_text(args.json, text + "\n")
+        write_json(args.json, overlap_json(studies, maps))
     if args.plot:
         write_picture(_picture(studies, maps), args.plot)
     return EXIT_OK

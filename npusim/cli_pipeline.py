@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,7 +43,7 @@ def pipeline_command(args: argparse.Namespace) -> int:
     """Feed the model both ways, print and write what comes out."""
     from npusim.profiling.feed_plot import feed_picture
     from npusim.profiling.feed_report import feed_json, feed_page, print_feed
-    from npusim.profiling.files import write_text
+    from npusim.profiling.files import write_json, write_text
     from npusim.profiling.picture import write_picture
     from npusim.profiling.replay_plot import check_plot
     from npusim.profiling.tables import print_claims
@@ -62,8 +61,7 @@ def pipeline_command(args: argparse.Namespace) -> int:
         write_text(args.output, feed_page(found, _command(args)))
     if args.json:
         data = feed_json(found)
-        text = json.dumps(data[0] if args.model else data, indent=1, ensure_ascii=False)
-        write_text(args.json, text + "\n")
+        write_json(args.json, data[0] if args.model else data)
     if args.plot:
         write_picture(feed_picture(found[0][0]), args.plot)
     return EXIT_OK

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -30,7 +29,7 @@ def precision_command(args: argparse.Namespace) -> int:
 
     from npusim import api
     from npusim.chip import load_chip
-    from npusim.profiling.files import write_text
+    from npusim.profiling.files import write_json
     from npusim.profiling.precision_report import mode_notes, print_modes
 
     chip = load_chip(args.chip, args.set)
@@ -59,7 +58,7 @@ def precision_command(args: argparse.Namespace) -> int:
     if args.json:
         data = {"model": model.name, "batch": model.batch, "chip": chip.name,
                 "modes": [_as_data(m) for m in modes]}  # fmt: skip
-        write_text(args.json, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+        write_json(args.json, data)
     return EXIT_OK
 
 

@@ -136,6 +136,11 @@ class Device:
         if self.observer is not None:
             self.observer.synchronised(number)
 
+    def event_synchronised(self, mark: simpy.Event) -> None:
+        """The host has seen a mark fire."""
+        if self.observer is not None:
+            self.observer.event_synchronised(mark)
+
     def run_until(self, cycle: int) -> None:
         """Go on to a time; nothing happens when it is past."""
         env = self.env

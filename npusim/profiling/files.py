@@ -92,3 +92,12 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise WriteError(path, error) from None
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write plain data as JSON.
+
+    Raises:
+        WriteError: it cannot be written.
+    """
+    write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")

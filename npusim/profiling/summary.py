@@ -126,30 +126,8 @@ def stream_use(timeline: Timeline) -> list[StreamUse]:
 
 def type_use(timeline: Timeline) -> list[TypeUse]:
     """One row per operator type, the most time first; from sums where ops are not kept."""
-    if timeline.totals:
-        return _type_totals(timeline)
-    groups: dict[str, list[OpRecord]] = {}
-    for op in timeline.ops:
-        groups.setdefault(op.op_type, []).append(op)
-    rows = [
-        TypeUse(
-            op_type,
-            len(ops),
-            cycles := sum(op.cycles for op in ops),
-            share(cycles, timeline.total_cycles),
-            sum(op.flops for op in ops),
-            sum(op.bytes_hbm for op in ops),
-            next(iter(_bound_shares(_op_bounds(ops)))),
-        )
-        for op_type, ops in groups.items()
-    ]
-    return sorted(rows, key=lambda row: -row.cycles)
-
-
-def _type_totals(timeline: Timeline) -> list[TypeUse]:
-    """As `type_use`, from sums by kind."""
     groups: dict[str, list[OpTotals]] = {}
-    for totals in timeline.totals:
+    for totals in timeline.totals or _sums(timeline.ops):
         groups.setdefault(totals.op_type, []).append(totals)
     rows = [
         TypeUse(
@@ -159,33 +137,30 @@ def _type_totals(timeline: Timeline) -> list[TypeUse]:
             share(cycles, timeline.total_cycles),
             sum(t.flops for t in group),
             sum(t.bytes_hbm for t in group),
-            next(iter(_bound_shares(_total_bounds(group)))),
+            next(iter(_bound_shares(group))),
         )
         for op_type, group in groups.items()
     ]
     return sorted(rows, key=lambda row: -row.cycles)
 
 
+def _sums(ops: Iterable[OpRecord]) -> list[OpTotals]:
+    """Ops of one type together, in the order of their first."""
+    found: dict[str, OpTotals] = {}
+    for op in ops:
+        found.setdefault(op.op_type, OpTotals(op.op_type, "", "")).add(op)
+    return list(found.values())
+
+
 def bound_use(timeline: Timeline) -> dict[str, float]:
     """Bound → its share of the tasks' time, the largest first."""
-    return _bound_shares(_op_bounds(timeline.ops) + _total_bounds(timeline.totals))
+    return _bound_shares(timeline.totals or _sums(timeline.ops))
 
 
-def _op_bounds(ops: Iterable[OpRecord]) -> Counter[str]:
-    cycles: Counter[str] = Counter()
-    for op in ops:
-        cycles[op.bound] += op.cycles
-    return cycles
-
-
-def _total_bounds(totals: Iterable[OpTotals]) -> Counter[str]:
+def _bound_shares(totals: Iterable[OpTotals]) -> dict[str, float]:
     cycles: Counter[str] = Counter()
     for t in totals:
         cycles.update(t.bounds)
-    return cycles
-
-
-def _bound_shares(cycles: Counter[str]) -> dict[str, float]:
     return {bound: share(n, cycles.total()) for bound, n in cycles.most_common()}
 
 

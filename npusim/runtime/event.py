@@ -50,8 +50,8 @@ class Event(Managed):
         """Whether the last record is over, by the host's clock."""
         self.device.catch_up()
         over = self._recorded and bool(self._mark.processed)
-        if over and self.device.machine.observer is not None:
-            self.device.machine.observer.event_synchronised(self._mark)
+        if over:
+            self.device.machine.event_synchronised(self._mark)
         return over
 
     @property
@@ -117,8 +117,7 @@ class Event(Managed):
         self.device.await_marks(
             [self._mark], f"synchronize {self.name}", timeout, Code.RT_EVENT_SYNC_TIMEOUT
         )
-        if self.device.machine.observer is not None:
-            self.device.machine.observer.event_synchronised(self._mark)
+        self.device.machine.event_synchronised(self._mark)
 
     def elapsed_ms(self, start: Event) -> float:
         """Milliseconds from another event to this one.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
 
-class Managed:
+class Managed(ABC):
     """A context manager of itself."""
 
     def __enter__(self) -> Self:
@@ -20,10 +21,10 @@ class Managed:
     ) -> None:
         self._leave(error is not None)
 
+    @abstractmethod
     def _leave(self, failed: bool) -> None:
         """Give it back.
 
         Args:
             failed: the block was left by an exception.
         """
-        raise NotImplementedError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -127,7 +126,7 @@ class Model:
         else:  # one launch; its tasks are on the device
             stream.ready(self.device.chip.host.graph_launch, f"launch {self.exe.name}")
             self._fork(lanes)
-            for number, entry in self._entries(home, lanes):
+            for number, entry in home.entries(self.device.machine.env):
                 self._submit(lanes[number], entry)
             self._join(lanes)
         for name, source in self._place.copies:
@@ -138,21 +137,9 @@ class Model:
     def _enqueue(self, home: LoadedExecutable, stream: Stream) -> None:
         """Queue its tasks one by one."""
         host = self.device.chip.host
-        numbers = dict.fromkeys((task.stream for task in self.exe.tasks), stream.queue)
-        for _, entry in self._entries(home, numbers):
+        for _, entry in home.entries(self.device.machine.env):
             is_task = isinstance(entry, TaskEntry)
             stream.put(entry, host.enqueue if is_task else host.call, entry.name)
-
-    def _entries(
-        self, home: LoadedExecutable, lanes: Mapping[int, Queue]
-    ) -> Iterator[tuple[int, Entry]]:
-        """(the model's stream, entry); records are to show the streams that tasks run on."""
-        for number, entry in home.entries(self.device.machine.env):
-            if isinstance(entry, TaskEntry):
-                task = replace(entry.task, stream=lanes[number].number)
-                yield number, TaskEntry(task, home)
-            else:
-                yield number, entry
 
     def _submit(self, queue: Queue, entry: Entry) -> None:
         self.device.machine.submit(queue.number, entry)

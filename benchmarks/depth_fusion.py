@@ -37,13 +37,13 @@ HEAD = """# Two convolutions in one kernel
 Written by `python benchmarks/depth_fusion.py`; do not edit.
 
 The compiler does not fuse convolutions in depth; the lists of CANN's passes name no such fusion
-either. This page estimates, in its favour, what it would give, by the kernels that there are: at
-most 2 to 6 % of ResNet-50. A core takes
-strips of the second image with all channels; what the first convolution makes of them stays in its
-L1. Saved: one launch, and the store and the load of the tensor between, where those are the
-longest pipe of their kernel; else they run beside the cube at no cost. (That tensor is read from
-L2, not from HBM, wherever it fits.) Paid: the rows at the edges of strips twice (halo), all weights
-in every core, and fewer cores where the images have few rows.
+either. This page estimates, in its favour, what it would give, by the kernels that there are: a few
+per cent of ResNet-50 at most (the last table). A core takes strips of the second image with all
+channels; what the first convolution makes of them stays in its L1. Saved: one launch, and the store
+and the load of the tensor between, where those are the longest pipe of their kernel; else they run
+beside the cube at no cost. (That tensor is read from L2, not from HBM, wherever it fits.) Paid: the
+rows at the edges of strips twice (halo), all weights in every core, and fewer cores where the
+images have few rows.
 
 * Where images are large and weights small (56², 28²) it could pay; most of that is the launch at
   batch 1, and the transfers at batch 32.

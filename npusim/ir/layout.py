@@ -111,6 +111,20 @@ def _padded(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
+def _channel_blocks(x: np.ndarray, target: tuple[int, ...]) -> np.ndarray:
+    """(N, C, H, W) as (N, C1, H, W, C0): whole blocks, then the channels of the last one."""
+    n, _, h, w, c0 = target
+    whole, rest = divmod(x.shape[1], c0)
+    out = np.empty(target, x.dtype)
+    blocked = x[:, : whole * c0].reshape(n, whole, c0, h, w)
+    out[:, :whole] = blocked.transpose(0, 1, 3, 4, 2)
+    if rest:
+        out[:, whole] = 0
+        for channel in range(rest):
+            out[:, whole, ..., channel] = x[:, whole * c0 + channel]
+    return out
+
+
 def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
     """A logical array as the device stores it (a new array unless ND)."""
     if layout is Layout.ND:
@@ -119,9 +133,7 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
     c0, target = c0_of(dtype, layout), storage_shape(x.shape, layout, dtype)
     layout = _NARROW.get(layout, layout)
     if layout is Layout.NC1HWC0:
-        n, c1, h, w, _ = target
-        p = _padded(x, (n, c1 * c0, h, w)).reshape(n, c1, c0, h, w)
-        return np.ascontiguousarray(p.transpose(0, 1, 3, 4, 2))
+        return _channel_blocks(x, target)
     if layout is Layout.NDC1HWC0:
         n, d, c1, h, w, _ = target
         p = _padded(x, (n, c1 * c0, d, h, w)).reshape(n, c1, c0, d, h, w)

@@ -10,12 +10,14 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout, TensorType
+from npusim.ir.layout import c0_of
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
+from npusim.machine.workers import Workers
 from npusim.ops import attributes, compute_node, get_operator
-from npusim.ops.blocked import conv_blocked, depthwise_blocked, gemm_weights
+from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_taps
 from npusim.ops.conv import BYTES, conv_window, spread_image
-from npusim.ops.registry import round_to
 from npusim.program.executable import Buffer, Executable, Task
 
 Observer = Callable[[Task, Arena], None]
@@ -41,8 +43,9 @@ class FunctionalExecutor:
         self._exe, self._chip, self._arena = exe, chip, arena
         self._tile_level = tile_level
         self._observe = observe
-        # Constant convolution weights in the order BLAS wants, made once from the device bytes.
-        self._gemm_weights: dict[str, np.ndarray] = {}
+        self._workers = Workers()
+        # Constant convolution weights in the order of their arithmetic, made once.
+        self._weights: dict[str, np.ndarray] = {}
         if not tile_level:
             self._prepare_weights()
 
@@ -114,9 +117,7 @@ class FunctionalExecutor:
             return
         kind = _blocked(ins) if node.op_type == "Conv" else ""
         if kind and outs[0].dtype is not DType.INT32:
-            out = TensorType(outs[0].storage_shape, outs[0].dtype)
-            value = self._conv(task, ins, kind == "depthwise")
-            arena.storage(task.outputs[0])[...] = round_to(value, out)
+            self._conv(task, ins, kind == "depthwise")
             return
         x = [arena.read(n) if n else None for n in task.inputs]
         types = [TensorType(b.shape, b.dtype) for b in outs]
@@ -128,33 +129,42 @@ class FunctionalExecutor:
         for task in self._exe.tasks:
             if task.node.op_type != "Conv" or task.compute_dtype in BYTES:
                 continue
+            kind = _blocked([self._exe.buffers[n] if n else None for n in task.inputs])
             w = self._exe.buffers[task.inputs[1]]
-            if w.name in self._exe.constants and w.layout is Layout.FRACTAL_Z:
-                self._gemm_weights[w.name] = self._as_matrix(w)
+            if kind and w.name in self._exe.constants:
+                self._weights[w.name] = self._arranged(w, kind == "depthwise")
 
-    def _as_matrix(self, w: Buffer) -> np.ndarray:
-        return gemm_weights(self._arena.storage(w.name), prod(w.shape[2:]), w.shape[1])
+    def _arranged(self, w: Buffer, depthwise: bool) -> np.ndarray:
+        stored = self._arena.storage(w.name)
+        if depthwise:
+            return depthwise_taps(stored, c0_of(w.dtype))
+        return gemm_weights(stored, prod(w.shape[2:]), w.shape[1])
 
-    def _conv(self, task: Task, ins: list[Buffer | None], depthwise: bool) -> np.ndarray:
+    def _conv(self, task: Task, ins: list[Buffer | None], depthwise: bool) -> None:
         arena, node = self._arena, task.node
         x, w = ins[0], ins[1]
         assert x is not None and w is not None
+        out = arena.storage(task.outputs[0])
+
+        def read(name: str) -> np.ndarray:
+            """An operand, which the pieces' results must not change."""
+            found = arena.storage(name)
+            return found.copy() if np.may_share_memory(found, out) else found
+
         fused = {s.operand for s in node.epilogue}
         has_bias = len(ins) > 2 and ins[2] is not None and 2 not in fused
         bias = arena.storage(task.inputs[2]) if has_bias else None
         steps = [
-            (s, None if s.operand is None else arena.storage(task.inputs[s.operand]))
-            for s in node.epilogue
+            (s, None if s.operand is None else read(task.inputs[s.operand])) for s in node.epilogue
         ]
         attrs = attributes(node)
         window = conv_window(x.shape[2:], w.shape[2:], attrs)
-        image = spread_image(arena.storage(x.name), attrs.get("spread"))
-        if depthwise:
-            return depthwise_blocked(image, arena.storage(w.name), bias, window, steps)
-        weights = self._gemm_weights.get(w.name)
+        image = spread_image(read(x.name), attrs.get("spread"))
+        weights = self._weights.get(w.name)
         if weights is None:
-            weights = self._as_matrix(w)
-        return conv_blocked(image, weights, bias, window, steps)
+            weights = self._arranged(w, depthwise)
+        arithmetic = depthwise_blocked if depthwise else conv_blocked
+        self._workers.run(arithmetic(image, weights, bias, window, steps, out))
 
 
 def _blocked(ins: list[Buffer | None]) -> str:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from npusim.errors import GraphError
 from npusim.ir import EpilogueStep, Layout, Node, TensorType, pack, unpack
 from npusim.ir.dtype import DType
+from npusim.machine.workers import Workers
 from npusim.ops import compute_node, get_operator
-from npusim.ops.blocked import conv_blocked, depthwise_blocked, gemm_weights
+from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_taps
 from npusim.ops.conv import conv_window
 
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -59,13 +61,14 @@ def test_blocked_convolutions(
     image = pack(x, Layout.NC1HWC0)
     operands = [half, np.asarray(six), pack(other, Layout.NC1HWC0), None]
     fused = list(zip(steps, operands, strict=True))
+    y = np.full_like(pack(want, Layout.NC1HWC0), np.nan)
     if depthwise:
-        y = depthwise_blocked(image, w, b, window, fused)
+        pieces = depthwise_blocked(image, depthwise_taps(w, 16), b, window, fused, y)
     else:
-        packed = pack(w, Layout.FRACTAL_Z)
-        matrix = gemm_weights(packed, kernel[0] * kernel[1], c)
-        y = conv_blocked(image, matrix, b, window, fused)
-    got = unpack(np.ascontiguousarray(y), want.shape, Layout.NC1HWC0)
+        matrix = gemm_weights(pack(w, Layout.FRACTAL_Z), kernel[0] * kernel[1], c)
+        pieces = conv_blocked(image, matrix, b, window, fused, y)
+    Workers().run(pieces)
+    got = unpack(y, want.shape, Layout.NC1HWC0)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 

@@ -1,0 +1,39 @@
+"""Threads that share out the pieces of an operator; numpy's loops run beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from threadpoolctl import ThreadpoolController
+
+
+class Workers:
+    """As many threads as BLAS would use (`OPENBLAS_NUM_THREADS` and the like say how many).
+
+    BLAS has one thread in each of them: its own would wait for each other in every small product.
+    """
+
+    def __init__(self) -> None:
+        self._blas = ThreadpoolController().select(user_api="blas")
+        self.threads = max((lib["num_threads"] for lib in self._blas.info()), default=1)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def run(self, pieces: Sequence[Callable[[], None]]) -> None:
+        """Run all pieces, in any order; an exception of one is raised."""
+        todo = iter(pieces)  # one step of a list's iterator is one step for all threads
+
+        def take() -> None:
+            for piece in todo:
+                piece()
+
+        if self.threads == 1:
+            return take()
+        helpers = min(self.threads, len(pieces)) - 1
+        if helpers and self._pool is None:
+            self._pool = ThreadPoolExecutor(self.threads - 1, "npusim")
+        with self._blas.limit(limits=1):
+            others = [self._pool.submit(take) for _ in range(helpers)] if self._pool else []
+            take()
+            for other in others:
+                other.result()

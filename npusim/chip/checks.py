@@ -12,8 +12,8 @@ from npusim.errors import nearest
 if TYPE_CHECKING:
     from npusim.chip.spec import ChipSpec
 
-SIDE = 16
-"""Rows and columns of a fractal, which the cube multiplies at a time."""
+SIDES = (8, 16, 32, 64)
+"""Rows and columns of a cube: parts and multiples of the 16 of a fractal."""
 
 FRACTAL = 512
 """Bytes of one 16 x 32 B fractal, the unit L0A and L0B are filled in."""
@@ -78,11 +78,10 @@ def _counts(chip: ChipSpec) -> Iterator[Problem]:
         if count < 1:
             yield Problem(key, count, "a whole number, 1 or more", f"set {key} to 1 or more")
     for key, side in {"core.cube.m": core.cube.m, "core.cube.n": core.cube.n}.items():
-        if side != SIDE:
-            yield Problem(
-                key, side, f"{SIDE}: kernels lay tiles out in fractals of {SIDE} rows and columns",
-                f"set {key} to {SIDE}; core.cube.k, the depth by input type, is free",
-            )  # fmt: skip
+        if side not in SIDES:
+            allowed = f"{', '.join(map(str, SIDES))}: operands lie in fractals of 16 rows"
+            fix = f"set {key} to one of them; core.cube.k, the depth by input type, is free"
+            yield Problem(key, side, allowed, fix)
     for key, count in {
         "cores.vector_count": chip.cores.vector_count,
         "links.count": chip.links.count,

@@ -43,6 +43,8 @@ class Cube(Part):
 
     An Mmad of Mb·Kb·Nb blocks occupies the pipe for Mb·Kb·Nb + `head` cycles and its result
     is visible `tail` cycles later. `odd_penalty` adds Kb cycles when Mb and Nb are both odd.
+    Operands lie in fractals of 16 rows and columns whatever `m` and `n` are: a cube of 32 × 32
+    takes four fractals of the result a cycle, one of 8 × 8 four cycles for one.
     """
 
     m: int
@@ -51,6 +53,10 @@ class Cube(Part):
     head: Cycles
     tail: Cycles
     odd_penalty: bool = False
+
+    def blocks(self, rows: int, columns: int) -> int:
+        """Blocks of m × n that cover a result of so many fractals; those at its edge count."""
+        return -(-16 * rows // self.m) * -(-16 * columns // self.n)
 
 
 class VectorCost(Part):

@@ -190,7 +190,7 @@ class FlashAttentionScore(TileKernel):
         tasks = max(1.0, columns / tiling["s2"])
         vector = scores / LINE * REPEAT[split]
         step = chip.core.cube.k[args.operands[0].dtype.value]
-        cube = 2 * a.s1 / outer * columns / 256 * a.d / step
+        cube = 2 * a.s1 / outer * columns / (chip.core.cube.m * chip.core.cube.n) * a.d / step
         return FILL[split] + turns * (tasks * EXPOSED[split] + max(vector, cube))
 
     @staticmethod

@@ -308,7 +308,9 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     chunks = blocks(p.c1, t["c1"])
     steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
     mmads = m_tiles * n_tiles * steps
-    cube = mc * nc * p.k1 * p.c0 / core.cube.k[p.dtype.value] + mmads * core.cube.head
+    cube = (
+        core.cube.blocks(mc, nc) * p.k1 * p.c0 / core.cube.k[p.dtype.value] + mmads * core.cube.head
+    )
     fractal = p.fractal
     per_load3d = core.mte1.load3d_cycles * p.window.stride_w * max(1, fractal / 512)
     load_a = mc * n_tiles * p.k1 * per_load3d

@@ -293,7 +293,9 @@ def _estimate(job: Job, chip: ChipSpec, t: Tiling) -> float:
     nb, mc, nc = len(s.images), len(s.rows), len(s.columns)
     k1, tiles = job.c1 * job.taps, nb * len(m_tiles) * len(n_tiles)
     steps = tiles * sum(blocks(len(c) * job.taps, t["k0"]) for c in _chunks(job, t))
-    cube = nb * mc * nc * k1 * job.c0 / core.cube.k[job.kind] + steps * core.cube.head
+    cube = (
+        nb * core.cube.blocks(mc, nc) * k1 * job.c0 / core.cube.k[job.kind] + steps * core.cube.head
+    )
     transposed = fc.TURNED if job.gradient and es == 4 else 1.0
     per = core.mte1.load3d_cycles * job.fractal / 512 * job.window.stride_w
     mte1 = nb * mc * len(n_tiles) * k1 * per + steps * (core.mte1.load3d_head + core.mte1.head)

@@ -240,7 +240,10 @@ def _estimate(job: Job, chip: ChipSpec, t: Tiling) -> float:
     n = blocks(len(s.columns), job.ratio)
     per = blocks(t["rows"] * job.window.out_width, job.c0)
     steps = len(s.images) * len(chunks) * blocks(per, t["k0"]) * m_tiles * len(n_tiles)
-    cube = k * len(s.rows) * n * job.c0 / core.cube.k[job.kind] + steps * core.cube.head
+    cube = (
+        k * core.cube.blocks(len(s.rows), n) * job.c0 / core.cube.k[job.kind]
+        + steps * core.cube.head
+    )
     wide = fc.TRANSPOSED if es == 4 else 1.0
     mte1 = k * len(s.rows) * len(n_tiles) * job.step / core.mte1.l0a_rate * wide
     mte1 += k * n * m_tiles * job.step / core.mte1.l0b_rate * job.window.stride_w

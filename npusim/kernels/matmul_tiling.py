@@ -199,7 +199,7 @@ def matmul_estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     k_steps = blocks(p.k1, t["k0"])
     mmads = m_tiles * n_tiles * k_steps
     step = p.a.c0 / core.cube.k[p.a.spec.dtype.value]
-    cube = mc * nc * p.k1 * step + mmads * core.cube.head
+    cube = core.cube.blocks(mc, nc) * p.k1 * step + mmads * core.cube.head
     mte1 = 2 * core.mte1.head * mmads + p.k1 * p.a.fractal * (
         mc * n_tiles / core.mte1.l0a_rate + nc * m_tiles / core.mte1.l0b_rate
     )

@@ -14,7 +14,7 @@ from npusim.program.region import Region, contiguous_run
 
 
 def mmad_cycles(chip: ChipSpec, mb: int, k: int, nb: int, dtype: str) -> int:
-    """Cycles of Mb × ceil(k / k_step) × Nb cube steps; k in elements.
+    """Cycles to multiply mb × nb fractals of the result over k elements, block by block.
 
     Raises:
         UnsupportedError: the cube does not take this input type.
@@ -28,7 +28,7 @@ def mmad_cycles(chip: ChipSpec, mb: int, k: int, nb: int, dtype: str) -> int:
             "use a precision the cube takes, or a kernel on the vector unit",
         )
     kb = -(-k // step)
-    cycles = mb * kb * nb + cube.head
+    cycles = cube.blocks(mb, nb) * kb + cube.head
     if cube.odd_penalty and mb % 2 and nb % 2:
         cycles += kb
     return cycles

@@ -216,6 +216,7 @@ def test_names_ignore_case() -> None:
         ("core.cube.k=[1]", ["core.cube.k = [1]: not a section", "names"]),
         ("cores.count=true", ["cores.count = true", "whole number"]),
         ("core.cube.m=1.5", ["core.cube.m = 1.5", "whole number"]),
+        ("core.cube.m=12", ["core.cube.m = 12", "8, 16, 32, 64", "fractals of 16"]),
         ("clock=.inf", ["clock = inf", "GHz"]),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 import pytest
@@ -133,3 +133,13 @@ def test_loads_into_l0() -> None:
     for stride, size, factor in ((1, 2, 1), (2, 2, 2), (1, 4, 2), (3, 4, 6), (1, 1, 1)):
         want = mte1.load3d_head + ceil(12 * mte1.load3d_cycles * factor)
         assert cost.load3d_cycles(chip, 12, stride, size) == want
+
+
+@pytest.mark.parametrize("side", [8, 16, 32, 64])
+def test_cube_of_another_shape(side: int) -> None:
+    names = ("m", "n", "k.float16")
+    chip = load_chip("ascend910a", [f"core.cube.{name}={side}" for name in names])
+    head = chip.core.cube.head
+    sides = -(-5 * 16 // side), -(-80 // side), -(-3 * 16 // side)
+    assert cost.mmad_cycles(chip, 5, 80, 3, "float16") == prod(sides) + head
+    assert cost.mmad_cycles(chip, 1, 16, 1, "float16") == max(1, 16 // side) ** 3 + head

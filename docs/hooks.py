@@ -24,6 +24,8 @@ from pydantic import BaseModel
 from npusim.chip import ChipSpec, chip_rows, load_chip
 from npusim.chip.schema import find
 from npusim.cli import make_parser
+from npusim.explore.sweep import METRICS
+from npusim.explore.sweep.experiment import ExperimentFile
 from npusim.frontends.workload import WorkloadFile
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +39,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/cli.md": cli_page(),
         "reference/chip.md": chip_page(),
         "reference/workload.md": workload_page(),
+        "reference/experiment.md": experiment_page(),
     }
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         pages |= notebook_files(path)
@@ -176,18 +179,70 @@ def workload_page() -> str:
     )
 
 
+# -- experiment files ----------------------------------------------------------------------
+
+
+def experiment_page() -> str:
+    """Every key of an experiment, by section, and the metrics."""
+    metrics = [(f"`{name}`", m.unit, m.text) for name, m in METRICS.items()]
+    return "\n\n".join(
+        [
+            "# Experiment files\n\n`npusim sweep mine.yaml` runs one; [experiments]"
+            "(../experiments.md) says how, with an example. What may be a list is an axis.",
+            *_experiment_section(ExperimentFile, ""),
+            "## metrics\n\nWhat `metrics` may name.",
+            _table("metric", "unit", metrics, "what"),
+        ]
+    )
+
+
+def _experiment_section(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """The keys of a section, then the sections in it."""
+    yield f"## {prefix.rstrip('.') or 'The file'}"
+    yield " ".join((model.__doc__ or "").split())
+    schema = model.model_json_schema()
+    rows, parts = [], []
+    for key, what in schema["properties"].items():
+        default = what.get("default")
+        part = _part(model.model_fields[key].annotation) or _listed(model, key)
+        left_out = "`needed`" if key in schema.get("required", ()) else f"`{json.dumps(default)}`"
+        if part is not None:
+            parts.append((part, f"{prefix}{key}."))
+            left_out = left_out if left_out == "`needed`" else ""
+        allowed = "a section" if part and "items" not in what else _kind(what)
+        rows.append((f"`{prefix}{key}`", what["description"], allowed, left_out))
+    yield _table("key", "what", rows, "allowed", "if left out")
+    for part, name in parts:
+        yield from _experiment_section(part, name)
+
+
+def _listed(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The section that a list's items are, or may be."""
+    for kind in typing.get_args(model.model_fields[key].annotation):
+        part = _part(kind)
+        if part is not None:
+            return part
+    return None
+
+
 def _kind(schema: dict[str, Any]) -> str:
     """What a JSON schema allows, in words."""
+    if "$ref" in schema:
+        return "a section"
     if "enum" in schema:
-        return ", ".join(schema["enum"])
+        return ", ".join(value or '""' for value in schema["enum"])
+    if schema.get("type") == "boolean":
+        return "true or false"
     if "anyOf" in schema:
         return " or ".join(_kind(s) for s in schema["anyOf"] if s.get("type") != "null")
     if schema["type"] == "integer":
-        return f"a whole number of at least {schema['minimum']}"
+        least = f" of at least {schema['minimum']}" if "minimum" in schema else ""
+        return f"a whole number{least}"
     if schema["type"] == "array":
-        return f"a list, each {_kind(schema['items'])}"
+        return f"a list, each {_kind(schema['items'])}" if "items" in schema else "a list"
     if schema["type"] == "object":
-        return f"names, each with {_kind(schema['additionalProperties'])}"
+        values = schema["additionalProperties"]
+        return "keys and values" if values is True else f"names, each with {_kind(values)}"
     return "text"
 
 

@@ -67,8 +67,10 @@ def test_every_key_of_chips_workloads_and_experiments(site: Path) -> None:
     assert len(plain) > 100 and not [key for key in plain if key not in text]
     text = page(site, "reference/workload.html")
     assert not [key for key in WorkloadFile.model_fields if key not in text]
-    text = page(site, "experiments.html")
-    assert not [key for key in (*ExperimentFile.model_fields, *METRICS) if key not in text]
+    for name in ("experiments.html", "reference/experiment.html"):
+        text = page(site, name)
+        assert not [key for key in (*ExperimentFile.model_fields, *METRICS) if key not in text]
+    assert "compile.reuse_memory" in text and "workloads.shapes" in text
 
 
 def test_every_notebook_with_its_pictures(site: Path) -> None:

@@ -48,65 +48,94 @@ class _Strict(BaseModel):
 class WorkloadChoice(_Strict):
     """A workload, with sizes that replace its own; lists are axes."""
 
-    name: str
-    batch: Count | list[Count] | None = None
-    shapes: Shapes | list[Shapes] | None = None
+    name: str = Field(description="a workload, a built-in model, or the path of a file")
+    batch: Count | list[Count] | None = Field(default=None, description="samples at once")
+    shapes: Shapes | list[Shapes] | None = Field(
+        default=None,
+        description="shapes of inputs, or sizes by their names, as `--shape` takes them",
+    )
 
 
 class CompileChoice(_Strict):
-    """Options of the compiler; see `CompileOptions`. `precision`: None as the workload says."""
+    """Options of the compiler, as `npusim run` has them."""
 
-    precision: str | list[str] | None = None
-    level: int | list[int] = 2
-    disabled: list[str] | list[list[str]] = []
-    streams: Count | list[Count] = 1
-    reuse_memory: bool | list[bool] = True
+    precision: str | list[str] | None = Field(
+        default=None, description="a precision mode; left out: the workload's"
+    )
+    level: int | list[int] = Field(default=2, description="optimisation level, 0 to 3")
+    disabled: list[str] | list[list[str]] = Field(
+        default=[], description="passes that do not run; a list of such lists is an axis"
+    )
+    streams: Count | list[Count] = Field(default=1, description="streams that branches may run on")
+    reuse_memory: bool | list[bool] = Field(
+        default=True, description="whether tensors that live at different times share memory"
+    )
 
 
 class RunChoice(_Strict):
-    """What the host does; see `HostPlan`. `exec`: None is the device alone."""
+    """What the host does, as in `npusim run --exec`."""
 
-    exec: Exec | list[Exec] | None = None
-    steps: Count | list[Count] = 1
-    sink_size: Count | list[Count] = 1
+    exec: Exec | list[Exec] | None = Field(
+        default=None, description="how the host launches; left out: the device alone"
+    )
+    steps: Count | list[Count] = Field(default=1, description="executions of the model")
+    sink_size: Count | list[Count] = Field(
+        default=1, description="steps that the host hands over at once"
+    )
 
 
 class PlotChoice(_Strict):
-    """A plot: `y` over `x`, a line or bars for each value of `by`; see `PlotSpec`."""
+    """A plot of the rows."""
 
-    x: str
-    y: str
-    by: str | list[str] = []
-    kind: Literal["line", "bar", "scatter", "heatmap"] = "line"
-    log: Literal["", "x", "y", "xy"] = ""
-    title: str = ""
-    relative: bool = False
+    x: str = Field(description="a column: a chip key, a setting or a metric")
+    y: str = Field(description="a column of numbers")
+    by: str | list[str] = Field(
+        default=[], description="columns: a line or a group of bars for each value"
+    )
+    kind: Literal["line", "bar", "scatter", "heatmap"] = Field(
+        default="line", description="what is drawn"
+    )
+    log: Literal["", "x", "y", "xy"] = Field(default="", description="logarithmic axes")
+    title: str = Field(default="", description="above the plot")
+    relative: bool = Field(default=False, description="divide each line by its first point")
 
 
 class SearchChoice(_Strict):
-    """What `npusim search` looks for: metrics to make small ("min") or large ("max")."""
+    """What `npusim search` looks for."""
 
-    objectives: dict[str, Literal["min", "max"]] = Field(min_length=1)
-    trials: Count = 100
+    objectives: dict[str, Literal["min", "max"]] = Field(
+        min_length=1, description='metrics to make small ("min") or large ("max")'
+    )
+    trials: Count = Field(default=100, description="points to try")
 
 
 class ExperimentFile(_Strict):
     """The keys of an experiment file."""
 
-    name: str = ""
-    description: str = ""
-    workloads: list[str | WorkloadChoice] = Field(min_length=1)
-    chips: list[str] = Field(default=["ascend910a"], min_length=1)
-    compile: CompileChoice = CompileChoice()
-    run: RunChoice = RunChoice()
-    sweep: dict[str, Any] = {}
-    samples: Count | None = None
-    seed: Annotated[int, Field(strict=True, ge=0)] = 0
-    constraints: list[str] = []
-    repeats: Count = 1
-    metrics: list[str] = Field(default=["latency_us"], min_length=1)
-    plots: list[PlotChoice] = []
-    search: SearchChoice | None = None
+    name: str = Field(default="", description="left out: the file's name")
+    description: str = Field(default="", description="what it shows")
+    workloads: list[str | WorkloadChoice] = Field(
+        min_length=1, description="names, or sections with sizes"
+    )
+    chips: list[str] = Field(
+        default=["ascend910a"], min_length=1, description="names, or paths of chip files"
+    )
+    compile: CompileChoice = Field(default=CompileChoice(), description="options of the compiler")
+    run: RunChoice = Field(default=RunChoice(), description="what the host does")
+    sweep: dict[str, Any] = Field(
+        default={}, description="chip keys, each with a list, a range or a distribution"
+    )
+    samples: Count | None = Field(default=None, description="points that are drawn at random")
+    seed: Annotated[int, Field(strict=True, ge=0)] = Field(
+        default=0, description="of what is drawn"
+    )
+    constraints: list[str] = Field(default=[], description="expressions that a point must fulfil")
+    repeats: Count = Field(default=1, description="runs of each point")
+    metrics: list[str] = Field(
+        default=["latency_us"], min_length=1, description="columns that are computed"
+    )
+    plots: list[PlotChoice] = Field(default=[], description="pictures to draw from the rows")
+    search: SearchChoice | None = Field(default=None, description="what `npusim search` looks for")
 
 
 @dataclass(frozen=True)

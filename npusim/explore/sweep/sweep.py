@@ -19,6 +19,7 @@ from npusim.profiling.sweep_plot import PlotSpec, sweep_figure
 
 if TYPE_CHECKING:
     import pandas
+    import polars
     from matplotlib.figure import Figure
 
 Progress = Callable[[str, int, int], None]  #: stage, done, total
@@ -147,6 +148,20 @@ class Sweep:
                 "a frame without pandas", "pandas", "pip install 'npusim[sweep]'"
             ) from None
         return pandas.DataFrame(self.ordered())
+
+    def to_polars(self) -> polars.DataFrame:
+        """The rows as a polars frame, in the order of the points.
+
+        Raises:
+            UnsupportedError: polars is not installed.
+        """
+        try:
+            import polars
+        except ImportError:
+            raise UnsupportedError(
+                "a frame without polars", "polars", "pip install polars, or use frame() of pandas"
+            ) from None
+        return polars.DataFrame(self.ordered(), infer_schema_length=None)
 
     def ordered(self) -> list[Row]:
         """The rows in the order of the points."""

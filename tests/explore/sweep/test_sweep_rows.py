@@ -73,6 +73,9 @@ def test_rows() -> None:
     assert len({row["key"] for row in rows}) == 4
     frame = sweep.frame()
     assert list(frame["cycles"]) == [row["cycles"] for row in rows]
+    other = sweep.to_polars()
+    assert other["cycles"].to_list() == [row["cycles"] for row in rows]
+    assert other.columns == list(frame.columns)
     assert all(a["energy_mj"] == rows[0]["energy_mj"] > 0 for a in rows)
 
 

@@ -1,0 +1,88 @@
+"""Conv2DEpilogue: a convolution, and elementwise steps that FIXP lacks, on both kinds of core.
+
+Where cube and vector cores are apart (910B) a result leaves L0C through FIXP, which adds a bias and
+does ReLU. A residual, a Clip or another activation needs the vector cores: this MIX kernel lets
+both kinds work at once, tile by tile (see `cube_vector`). Tiling: Conv2D's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from npusim.chip.spec import ChipSpec
+from npusim.kernels import cube_vector as cv
+from npusim.kernels import epilogue as ep
+from npusim.kernels.conv import Conv2D, ConvBody, conv_plan
+from npusim.kernels.conv_tiling import ConvProblem, conv_estimate, conv_problem
+from npusim.kernels.cube_tiling import Share, share
+from npusim.program.kernel import KernelArgs, Member, Plan, Tiling, kernel
+
+
+def tiles(p: ConvProblem, t: Tiling, s: Share) -> cv.Tiles:
+    """The tiles of a share, in the order in which Conv2D makes them."""
+    order = (2, 0, 1) if t["resident"] == 2 else (0, 1, 2)
+    return cv.Tiles(cv.Result(p.m, p.co, by_rows=False), s, t["m0"] * 16, t["n0"] * 16, order)
+
+
+@kernel("Conv2DEpilogue")
+class Conv2DEpilogue(Conv2D):
+    """Convolution on cube cores, further steps on vector cores."""
+
+    core_type = "MIX"
+
+    @staticmethod
+    def refuse(args: KernelArgs, chip: ChipSpec) -> str:
+        """Results of the image's type; steps with constants or tensors that lie as the result."""
+        out = args.outputs[0]
+        reason = Conv2D.refuse(replace(args, epilogue=()), chip) or cv.refuse_steps(args, chip)
+        if reason:
+            return reason
+        if out.dtype is not args.operands[0].dtype or not out.dtype.is_float:
+            return f"results in {out.dtype.value}"
+        return "" if cv.room(args, chip) >= 16 else "UB does not hold the steps' operands"
+
+    @staticmethod
+    def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
+        """Conv2D's, or the vector cores' or HBM's where longer; the last tile's steps follow."""
+        p = conv_problem(args)
+        s, block_dim = p.first_share(tiling), tiling["bb"] * tiling["bm"] * tiling["bn"]
+        mine = tiles(p, tiling, s)
+        launch = chip.cycles(chip.scheduler.per_block) * block_dim
+        steps = cv.steps_cycles(args, chip, mine, block_dim, mine.count)
+        last = cv.steps_cycles(args, chip, mine, block_dim, 1)
+        operands = [args.operands[e.operand].nbytes for e in args.epilogue if e.operand is not None]
+        unique = args.outputs[0].nbytes + p.image_bytes + sum(operands)
+        body = max(conv_estimate(p, chip, tiling), steps + launch, unique / chip.hbm_rate)
+        return body + last + 2 * ep.load_latency(chip)
+
+    @staticmethod
+    def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
+        """Conv2D's, and the workspace."""
+        p = conv_problem(args)
+        plan = conv_plan(p, args, tiling)
+        found = range(plan.block_dim)
+        return cv.with_workspace(plan, args, [tiles(p, tiling, share(p, tiling, b)) for b in found])
+
+    @classmethod
+    def members(
+        cls,
+        args: KernelArgs,
+        chip: ChipSpec,
+        plan: Plan,
+        block: int,
+        phase: int,
+        functional: bool,
+    ) -> list[Member]:
+        """See `cube_vector.block_members`."""
+        p, t = conv_problem(args), plan.tiling
+        s = share(p, t, block)
+        on_cube = replace(p, spec=replace(p.spec, steps=()))
+        return cv.block_members(
+            chip, args, block, functional, tiles(p, t, s), lambda k: _CubeBody(k, on_cube, t, s)
+        )
+
+
+class _CubeBody(ConvBody):
+    """The cube core's program: Conv2D's, whose tiles go to the workspace."""
+
+    output = cv.ToWorkspace

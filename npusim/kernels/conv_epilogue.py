@@ -43,17 +43,20 @@ class Conv2DEpilogue(Conv2D):
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
-        """Conv2D's, or the vector cores' or HBM's where longer; the last tile's steps follow."""
-        p = conv_problem(args)
-        s, block_dim = p.first_share(tiling), tiling["bb"] * tiling["bm"] * tiling["bn"]
-        mine = tiles(p, tiling, s)
-        launch = chip.cycles(chip.scheduler.per_block) * block_dim
-        steps = cv.steps_cycles(args, chip, mine, block_dim, mine.count)
-        last = cv.steps_cycles(args, chip, mine, block_dim, 1)
-        operands = [args.operands[e.operand].nbytes for e in args.epilogue if e.operand is not None]
-        unique = args.outputs[0].nbytes + p.image_bytes + sum(operands)
-        body = max(conv_estimate(p, chip, tiling), steps + launch, unique / chip.hbm_rate)
-        return body + last + 2 * ep.load_latency(chip)
+        """Conv2D's, with the vector cores beside the cube; the last tile's steps follow."""
+        p, out = conv_problem(args), args.outputs[0].nbytes
+        mine, block_dim = (
+            tiles(p, tiling, p.first_share(tiling)),
+            tiling["bb"] * tiling["bm"] * tiling["bn"],
+        )
+        steps, last = (
+            cv.steps_cycles(args, chip, mine, block_dim, count) for count in (mine.count, 1)
+        )
+        others = sum(
+            args.operands[e.operand].nbytes for e in args.epilogue if e.operand is not None
+        )
+        product = conv_estimate(p, chip, tiling, steps, (2 * out + others, others))
+        return product + last + 2 * ep.load_latency(chip)
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

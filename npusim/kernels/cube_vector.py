@@ -109,19 +109,17 @@ def steps_cycles(
     args: KernelArgs, chip: ChipSpec, tiles: Tiles, block_dim: int, count: int
 ) -> float:
     """Estimated cycles of a vector core with its half of `count` tiles of a share."""
-    core, size = chip.core, args.outputs[0].dtype.size
+    core, size, steps = chip.core, args.outputs[0].dtype.size, program(args)
     elements = tiles.elements / tiles.count * count / VECTORS
     pieces = max(count, elements / room(args, chip))
-    steps = program(args)
-    loaded = sum(v.dtype.itemsize for v in steps.loads)
     share = chip.l2_rate / (VECTORS * block_dim)
-    load = elements * loaded / min(core.mte2.ub_rate, share)
-    store = elements * size / min(core.mte3.rate, share)
+    loaded = elements * sum(v.dtype.itemsize for v in steps.loads)
+    load = loaded / min(core.mte2.ub_rate, share) + pieces * len(steps.loads) * core.mte2.head
+    store = elements * size / min(core.mte3.rate, share) + pieces * core.mte3.head
     busy = vector_cycles(args, chip, elements)
     busy += pieces * len(steps.steps) * (core.vector.head + core.vector.tail)
-    load += pieces * len(steps.loads) * core.mte2.head
-    each = (load + busy + store) / pieces  # on its way through the three pipes
-    return max(load, busy, store + pieces * core.mte3.head) + each
+    turn = (load + busy + pieces * ep.load_latency(chip)) / 2  # two slots of UB
+    return max(load, busy, store, turn) + (load + busy + store) / pieces
 
 
 # -- tiles ----

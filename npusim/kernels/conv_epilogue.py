@@ -13,9 +13,17 @@ from npusim.chip.spec import ChipSpec
 from npusim.kernels import cube_vector as cv
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv import Conv2D, ConvBody, conv_plan
-from npusim.kernels.conv_tiling import ConvProblem, conv_estimate, conv_problem
+from npusim.kernels.conv_tiling import (
+    ConvProblem,
+    block_cycles,
+    by_rows,
+    conv_problem,
+    hbm_cycles,
+)
 from npusim.kernels.cube_tiling import Share, share
 from npusim.program.kernel import KernelArgs, Member, Plan, Tiling, kernel
+
+SLACK = 0.15  #: of the cores' own time that does not overlap with the memory's
 
 
 def tiles(p: ConvProblem, t: Tiling, s: Share) -> cv.Tiles:
@@ -44,19 +52,15 @@ class Conv2DEpilogue(Conv2D):
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Conv2D's, with the vector cores beside the cube; the last tile's steps follow."""
-        p, out = conv_problem(args), args.outputs[0].nbytes
-        mine, block_dim = (
-            tiles(p, tiling, p.first_share(tiling)),
-            tiling["bb"] * tiling["bm"] * tiling["bn"],
-        )
-        steps, last = (
-            cv.steps_cycles(args, chip, mine, block_dim, count) for count in (mine.count, 1)
-        )
-        others = sum(
-            args.operands[e.operand].nbytes for e in args.epilogue if e.operand is not None
-        )
-        product = conv_estimate(p, chip, tiling, steps, (2 * out + others, others))
-        return product + last + 2 * ep.load_latency(chip)
+        p, block_dim = conv_problem(args), tiling["bb"] * tiling["bm"] * tiling["bn"]
+        block, mine = block_cycles(p, chip, tiling), tiles(p, tiling, p.first_share(tiling))
+        steps, last = cv.steps_cycles(args, chip, mine, block_dim)
+        need = cv.demand(args)
+        through_l2 = (block_dim * block.moved + need.through_l2) / chip.l2_rate
+        hbm = hbm_cycles(p, chip, tiling, need.others)
+        busy = max(block.body, steps, through_l2, hbm)
+        busy += SLACK * (block.body + steps) + block.exposed + last + 2 * ep.load_latency(chip)
+        return by_rows(p, tiling, busy + chip.cycles(chip.scheduler.per_block) * block_dim)
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

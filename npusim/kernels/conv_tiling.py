@@ -354,31 +354,23 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     return BlockCycles(body, exposed + fill, moved)
 
 
-def conv_estimate(
-    p: ConvProblem,
-    chip: ChipSpec,
-    t: Tiling,
-    steps: float = 0.0,
-    apart: tuple[float, float] = (0.0, 0.0),
-) -> float:
-    """Cycles of a tiling: the largest block or the memory, plus what cannot overlap.
-
-    Args:
-        steps: cycles of vector cores that work beside the cube on the tiles.
-        apart: bytes that they move through L2, and those of them that are of other operands.
-    """
+def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
+    """Cycles of a tiling: the largest block or the memory, plus what cannot overlap."""
     block, block_dim = block_cycles(p, chip, t), t["bb"] * t["bm"] * t["bn"]
-    through_l2 = (block_dim * block.moved + apart[0]) / chip.l2_rate
-    body = max(block.body, steps, through_l2 if apart[0] else 0.0)
-    unique = p.batch * p.m * p.n1 * 16 * p.dtype.size + p.image_bytes + apart[1]
+    hot = max(block.body, block_dim * block.moved / chip.l2_rate)
+    total = max(block.body, hbm_cycles(p, chip, t)) + HOT * hot + block.exposed
+    return by_rows(p, t, total + chip.cycles(chip.scheduler.per_block) * block_dim)
+
+
+def hbm_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling, others: int = 0) -> float:
+    """Cycles of HBM where nothing lies in L2; `others`: bytes besides image, weights, result."""
+    unique = p.batch * p.m * p.n1 * 16 * p.dtype.size + p.image_bytes + others
+    block_dim = t["bb"] * t["bm"] * t["bn"]
     weights = ep.cold_cycles(chip, p.k1 * p.n1 * p.fractal, block_dim)
-    cold = max(unique / chip.hbm_rate, weights)
-    launch = chip.cycles(chip.scheduler.per_block) * block_dim
-    total = max(body, cold) + HOT * max(body, through_l2) + block.exposed + launch
-    # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
-    return total if _whole_rows(p, t) else total * 1.05
+    return max(unique / chip.hbm_rate, weights)
 
 
-def _whole_rows(p: ConvProblem, t: Tiling) -> bool:
-    """Tiles begin and end with output rows."""
-    return min(p.m, t["m0"] * 16) % p.window.out_width == 0
+def by_rows(p: ConvProblem, t: Tiling, cycles: float) -> float:
+    """Among equals, whole output rows per tile: every band alike, as CANN cuts them."""
+    whole = min(p.m, t["m0"] * 16) % p.window.out_width == 0
+    return cycles if whole else cycles * 1.05

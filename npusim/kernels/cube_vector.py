@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
 from typing import Any, Protocol
 
 from npusim.chip.spec import ChipSpec
@@ -87,39 +86,72 @@ def refuse_steps(args: KernelArgs, chip: ChipSpec) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What a vector core spends on an element of a tile.
+
+    Attributes:
+        passes: (cost class, 16-bit, bytes) of its instructions; instructions: how many there are.
+        loads: operands loaded, the tile among them; loaded: their bytes; held: bytes of UB.
+        through_l2: bytes of all tiles and operands, out of the workspace and to the result;
+        others: of operands alone.
+    """
+
+    passes: tuple[tuple[str, bool, int], ...]
+    instructions: int
+    loads: int
+    loaded: int
+    held: int
+    through_l2: int
+    others: int
+
+
+@lru_cache(maxsize=256)
+def demand(args: KernelArgs) -> Demand:
+    """Of the launch's steps."""
+    steps, passes = program(args), dict[tuple[str, bool], int]()
+    for line in steps.steps:
+        width = max(v.dtype.itemsize for v in (line.dst, *line.srcs))
+        key = vector_ops.get(line.op).cost, width <= 2
+        passes[key] = passes.get(key, 0) + width
+    loaded = sum(v.dtype.itemsize for v in steps.loads)
+    held = 2 * loaded + 2 * args.outputs[0].dtype.size + sum(steps.registers)
+    found = tuple((*key, width) for key, width in passes.items())
+    others = sum(args.operands[s.operand].nbytes for s in args.epilogue if s.operand is not None)
+    through_l2 = 2 * args.outputs[0].nbytes + others
+    return Demand(found, len(steps.steps), len(steps.loads), loaded, held, through_l2, others)
+
+
 def room(args: KernelArgs, chip: ChipSpec) -> int:
     """Elements on which a vector core can work at once."""
-    steps = program(args)
-    loaded = sum(2 * v.dtype.itemsize for v in steps.loads)
-    each = loaded + 2 * args.outputs[0].dtype.size + sum(steps.registers)
-    return chip.core.ub.size // each // 16 * 16
+    return chip.core.ub.size // demand(args).held // 16 * 16
 
 
 def vector_cycles(args: KernelArgs, chip: ChipSpec, elements: float) -> float:
     """Cycles of a vector core's steps on so many elements."""
     costs, total = chip.core.vector.costs, 0.0
-    for step in program(args).steps:
-        width = max(v.dtype.itemsize for v in (step.dst, *step.srcs))
-        cost = costs[vector_ops.get(step.op).cost]
-        total += ((cost.b16 if width <= 2 else cost.b32) or 0.0) * width
+    for kind, narrow, width in demand(args).passes:
+        cost = costs[kind]
+        total += ((cost.b16 if narrow else cost.b32) or 0.0) * width
     return total * elements / chip.core.vector.repeat_bytes
 
 
 def steps_cycles(
-    args: KernelArgs, chip: ChipSpec, tiles: Tiles, block_dim: int, count: int
-) -> float:
-    """Estimated cycles of a vector core with its half of `count` tiles of a share."""
-    core, size, steps = chip.core, args.outputs[0].dtype.size, program(args)
-    elements = tiles.elements / tiles.count * count / VECTORS
+    args: KernelArgs, chip: ChipSpec, tiles: Tiles, block_dim: int
+) -> tuple[float, float]:
+    """Estimated cycles of a vector core with its half of a share's tiles, and with the last one."""
+    core, need, count = chip.core, demand(args), tiles.count
+    elements = tiles.elements / VECTORS
     pieces = max(count, elements / room(args, chip))
     share = chip.l2_rate / (VECTORS * block_dim)
-    loaded = elements * sum(v.dtype.itemsize for v in steps.loads)
-    load = loaded / min(core.mte2.ub_rate, share) + pieces * len(steps.loads) * core.mte2.head
-    store = elements * size / min(core.mte3.rate, share) + pieces * core.mte3.head
+    load = elements * need.loaded / min(core.mte2.ub_rate, share)
+    load += pieces * need.loads * core.mte2.head
+    store = elements * args.outputs[0].dtype.size / min(core.mte3.rate, share)
+    store += pieces * core.mte3.head
     busy = vector_cycles(args, chip, elements)
-    busy += pieces * len(steps.steps) * (core.vector.head + core.vector.tail)
+    busy += pieces * need.instructions * (core.vector.head + core.vector.tail)
     turn = (load + busy + pieces * ep.load_latency(chip)) / 2  # two slots of UB
-    return max(load, busy, store, turn) + (load + busy + store) / pieces
+    return max(load, busy, store, turn), (load + busy + store) / count
 
 
 # -- tiles ----
@@ -214,7 +246,8 @@ class Tiles:
     @property
     def count(self) -> int:
         """All tiles."""
-        return prod(self.loops)
+        s = self.share
+        return s.batches * blocks(s.m, self.m0) * blocks(s.n, self.n0)
 
     @property
     def elements(self) -> int:

@@ -8,8 +8,14 @@ both kinds work at once, tile by tile (see `cube_vector`). Tiling: Conv2D's.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
 
 from npusim.chip.spec import ChipSpec
+from npusim.ir import Node, TensorType
+from npusim.ir.layout import c0_of
 from npusim.kernels import cube_vector as cv
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv import Conv2D, ConvBody, conv_plan
@@ -21,6 +27,7 @@ from npusim.kernels.conv_tiling import (
     hbm_cycles,
 )
 from npusim.kernels.cube_tiling import Share, share
+from npusim.ops import compute_node
 from npusim.program.kernel import KernelArgs, Member, Plan, Tiling, kernel
 
 SLACK = 0.15  #: of the cores' own time that does not overlap with the memory's
@@ -30,6 +37,33 @@ def tiles(p: ConvProblem, t: Tiling, s: Share) -> cv.Tiles:
     """The tiles of a share, in the order in which Conv2D makes them."""
     order = (2, 0, 1) if t["resident"] == 2 else (0, 1, 2)
     return cv.Tiles(cv.Result(p.m, p.co, by_rows=False), s, t["m0"] * 16, t["n0"] * 16, order)
+
+
+@lru_cache(maxsize=256)
+def _padding_stays_finite(args: KernelArgs) -> bool:
+    """Whether the steps make finite numbers of the zeros that fill the last block of channels.
+
+    What a convolution reads there it multiplies by zero. Operands may hold other small numbers.
+    """
+    out = args.outputs[0]
+    others = sorted({s.operand for s in args.epilogue if s.operand is not None})
+    if out.shape[1] % c0_of(out.dtype) == 0:
+        return True
+    one = TensorType((1,), out.dtype)
+    for picks in product((0.0, 1.0, -1.0), repeat=len(others)):
+        values = {0: 0.0, **dict(zip(others, picks, strict=True))}
+        found: np.ndarray = np.zeros(1, out.dtype.np)
+        for step in args.epilogue:
+            attrs = dict(step.attrs)
+            more = [attrs.pop("const1")] if "const1" in attrs else []
+            more += [values[step.operand]] if step.operand is not None else []
+            operands = [found, *(np.full(1, v, out.dtype.np) for v in more)]
+            names = tuple(f"x{i}" for i in range(len(operands)))
+            node = Node("step", step.op_type, names, ("y",), attrs)
+            (found,) = compute_node(node, operands, [one])
+        if not np.isfinite(found.astype(np.float32)).all():
+            return False
+    return True
 
 
 @kernel("Conv2DEpilogue")
@@ -47,6 +81,8 @@ class Conv2DEpilogue(Conv2D):
             return reason
         if out.dtype is not args.operands[0].dtype or not out.dtype.is_float:
             return f"results in {out.dtype.value}"
+        if not _padding_stays_finite(args):
+            return "padding of the last channels that is not finite"
         return "" if cv.room(args, chip) >= 16 else "UB does not hold the steps' operands"
 
     @staticmethod

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any, Protocol
 
 from npusim.chip.spec import ChipSpec
@@ -237,13 +238,6 @@ class Tiles:
     order: tuple[int, int, int]
 
     @property
-    def loops(self) -> tuple[int, ...]:
-        """Iterations of the three loops."""
-        s = self.share
-        counts = (s.batches, blocks(s.m, self.m0), blocks(s.n, self.n0))
-        return tuple(counts[axis] for axis in self.order)
-
-    @property
     def count(self) -> int:
         """All tiles."""
         s = self.share
@@ -266,9 +260,15 @@ class Tiles:
         """Of a tile of so many blocks of 16 columns."""
         return (1, rows, strips * 16) if self.result.by_rows else (strips, rows, 16)
 
-    def tile(self, *place: int) -> Tile:
-        """The tile at a place of the loops."""
-        at = dict(zip(self.order, place, strict=True))
+    def __iter__(self) -> Iterator[Tile]:
+        """All tiles, in order."""
+        s = self.share
+        counts = (s.batches, blocks(s.m, self.m0), blocks(s.n, self.n0))
+        for place in product(*(range(counts[axis]) for axis in self.order)):
+            yield self._tile(dict(zip(self.order, place, strict=True)))
+
+    def _tile(self, at: dict[int, int]) -> Tile:
+        """The tile at a batch, an M and an N tile of the share."""
         s, r = self.share, self.result
         row, column = at[1] * self.m0, s.n0 + at[2] * self.n0
         rows, columns = min(self.m0, s.m - row), min(self.n0, s.n0 + s.n - column)
@@ -316,20 +316,13 @@ class ToWorkspace(ep.CubeOutput):
 
     def drain(self, n1: int, n_blocks: int, n_valid: int, tile: ep.TileSpan) -> Iterator[Instr]:
         """The oldest full tile, once the vector cores have read the one that lay in its place."""
-        yield from self._place_free()
+        if self._index >= SLOTS:
+            for v in range(self._vectors):
+                yield await_signal(self._k, Pipe.MTE2, Pipe.FIXP, FREE + v)
         yield from super().drain(n1, n_blocks, n_valid, tile)
         self._index += 1
         for v in range(self._vectors):
             yield signal(self._k, VECTOR + v, Pipe.FIXP, Pipe.MTE2, READY + v)
-
-    def close(self) -> Iterator[Instr]:
-        """All tiles have been read."""
-        for _ in range(SLOTS):
-            yield from self._place_free()
-
-    def _place_free(self) -> Iterator[Instr]:
-        for v in range(self._vectors):
-            yield await_signal(self._k, Pipe.MTE2, Pipe.FIXP, FREE + v)
 
     def _target(self, local: Region, n1: int, tile: ep.TileSpan) -> list[tuple[Region, Region]]:
         gm = self._workspace.region(self._index, self._tiles.shape(tile.rows, local.shape[0]))
@@ -365,19 +358,13 @@ class Steps:
 
     def run(self) -> Iterator[Instr]:
         """This core's half of every tile."""
-        k, index = self.k, 0
-        outer, middle, inner = self.tiles.loops
-        for _ in range(SLOTS):
-            yield self._release()
-        for a in k.loop(outer):
-            for b in k.loop(middle):
-                for c in k.loop(inner):
-                    yield from self._tile(self.tiles.tile(a, b, c), index)
-                    index += 1
+        for index, tile in enumerate(self.tiles):
+            yield from self._tile(tile, index)
 
-    def _release(self) -> Instr:
-        """A place of the workspace may be taken."""
-        return signal(self.k, CUBE, Pipe.MTE2, Pipe.FIXP, FREE + self.number)
+    def _release(self, index: int) -> Iterator[Instr]:
+        """The tile's place may be taken, if one more comes there."""
+        if index + SLOTS < self.tiles.count:
+            yield signal(self.k, CUBE, Pipe.MTE2, Pipe.FIXP, FREE + self.number)
 
     def _tile(self, tile: Tile, index: int) -> Iterator[Instr]:
         source = self.workspace.region(index, tile.shape)
@@ -385,14 +372,14 @@ class Steps:
         parts = tile.parts(self.number, self.most)
         if not parts:
             yield arrived
-            yield self._release()
+            yield from self._release(index)
         for part in parts:
             for v, queue in self.inputs.items():
                 if v.operand == TILE and part is parts[0]:
                     yield arrived
                 yield from self._load(v, queue, tile, part, source)
             if part is parts[-1]:
-                yield self._release()
+                yield from self._release(index)
             yield from self._compute(part.strips * part.rows * tile.shape[2])
             yield from self._leave(tile, part)
 
@@ -460,13 +447,10 @@ def block_members(
     workspace = Workspace(args, block, slot)
     vectors = 1 if tiles.alike and not functional else VECTORS
 
-    def make_tiles(body: CubeProgram) -> Iterator[Instr]:
-        body.out.hand_over(tiles, workspace, vectors)
-        yield from body.run()
-        yield from body.out.close()
-
     k = Kernel(chip, args, block, functional)
-    out = [Member(k, make_tiles(cube(k)))]
+    body = cube(k)
+    body.out.hand_over(tiles, workspace, vectors)
+    out = [Member(k, body.run())]
     for number in range(vectors):
         k = Kernel(chip, args, block, functional)
         out.append(Member(k, Steps(k, tiles, workspace, number).run(), VECTORS // vectors))

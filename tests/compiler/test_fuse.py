@@ -120,7 +120,7 @@ def test_both_kinds_of_core_only_where_it_pays(l2: str, taken: bool) -> None:
         return g.node("Relu", "y", g.node("Add", "sum", x, g.input("r", (8, 256, 28, 28))))
 
     graph = graph_of(write)
-    chip = load_chip("ascend910b2", {"l2.bandwidth": l2})
+    chip = load_chip("ascend910b2", [f"l2.bandwidth={l2}"])
     ctx = CompileContext(chip, CompileOptions("fp16"), taken=set(graph.tensors))
     result = fuse_conv_epilogues(graph, ctx)
     decision = ctx.decisions[0]

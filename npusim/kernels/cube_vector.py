@@ -350,7 +350,7 @@ class Steps:
         self.dtype = k.args.outputs[0].dtype.np
         self.most = min(tiles.m0 * tiles.n0 // VECTORS, room(k.args, k.chip))
         self.inputs: dict[Value, Queue] = {}
-        for v in sorted(self.program.loads, key=lambda v: v.operand == TILE):
+        for v in self.program.loads:
             size = self.most * v.dtype.itemsize
             self.inputs[v] = k.queue("UB", size, 2, Pipe.MTE2, Pipe.V)
         self.outputs = k.queue("UB", self.most * self.dtype.itemsize, 2, Pipe.V, Pipe.MTE3)
@@ -367,25 +367,24 @@ class Steps:
             yield signal(self.k, CUBE, Pipe.MTE2, Pipe.FIXP, FREE + self.number)
 
     def _tile(self, tile: Tile, index: int) -> Iterator[Instr]:
-        source = self.workspace.region(index, tile.shape)
         arrived = await_signal(self.k, Pipe.FIXP, Pipe.MTE2, READY + self.number)
         parts = tile.parts(self.number, self.most)
         if not parts:
             yield arrived
             yield from self._release(index)
         for part in parts:
-            for v, queue in self.inputs.items():
-                if v.operand == TILE and part is parts[0]:
+            for late in (False, True):
+                if late and part is parts[0]:
                     yield arrived
-                yield from self._load(v, queue, tile, part, source)
+                for v, queue in self.inputs.items():
+                    if (v.operand == TILE) is late:
+                        yield from self._load(v, queue, tile, part, index)
             if part is parts[-1]:
                 yield from self._release(index)
             yield from self._compute(part.strips * part.rows * tile.shape[2])
             yield from self._leave(tile, part)
 
-    def _load(
-        self, v: Value, queue: Queue, tile: Tile, part: Part, source: Region
-    ) -> Iterator[Instr]:
+    def _load(self, v: Value, queue: Queue, tile: Tile, part: Part, index: int) -> Iterator[Instr]:
         """A part of the tile, or of another operand, into UB."""
         slot = yield from queue.alloc()
 
@@ -394,6 +393,7 @@ class Steps:
             if v.operand != TILE:
                 return self.k.load(local[:, :, : tile.columns], tile.gm(part, v.operand, v.dtype))
             strips = slice(part.strip, part.strip + part.strips)
+            source = self.workspace.region(index, tile.shape)
             return self.k.load(local, source[strips, part.row : part.row + part.rows])
 
         yield self.k.memo(("in", v.operand, part.strips, part.rows, tile.shape), load)
@@ -446,7 +446,6 @@ def block_members(
     slot = tiles.m0 * tiles.n0 * args.outputs[0].dtype.size
     workspace = Workspace(args, block, slot)
     vectors = 1 if tiles.alike and not functional else VECTORS
-
     k = Kernel(chip, args, block, functional)
     body = cube(k)
     body.out.hand_over(tiles, workspace, vectors)

@@ -20,23 +20,18 @@ from npusim.kernels import cube_vector as cv
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv import Conv2D, ConvBody, conv_plan
 from npusim.kernels.conv_tiling import (
-    ConvProblem,
     block_cycles,
     by_rows,
     conv_problem,
     hbm_cycles,
 )
-from npusim.kernels.cube_tiling import Share, share
+from npusim.kernels.cube_tiling import share
+from npusim.kernels.lang import Kernel
 from npusim.ops import compute_node
-from npusim.program.kernel import KernelArgs, Member, Plan, Tiling, kernel
+from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 
-SLACK = 0.15  #: of the cores' own time that does not overlap with the memory's
-
-
-def tiles(p: ConvProblem, t: Tiling, s: Share) -> cv.Tiles:
-    """The tiles of a share, in the order in which Conv2D makes them."""
-    order = (2, 0, 1) if t["resident"] == 2 else (0, 1, 2)
-    return cv.Tiles(cv.Result(p.m, p.co, by_rows=False), s, t["m0"] * 16, t["n0"] * 16, order)
+#: Of the cores' own time, added to the longest: it parts tilings that L2 or HBM makes equal.
+SLACK = 0.15
 
 
 @lru_cache(maxsize=256)
@@ -67,10 +62,8 @@ def _padding_stays_finite(args: KernelArgs) -> bool:
 
 
 @kernel("Conv2DEpilogue")
-class Conv2DEpilogue(Conv2D):
+class Conv2DEpilogue(cv.BothCores, Conv2D):
     """Convolution on cube cores, further steps on vector cores."""
-
-    core_type = "MIX"
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
@@ -89,7 +82,7 @@ class Conv2DEpilogue(Conv2D):
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Conv2D's, with the vector cores beside the cube; the last tile's steps follow."""
         p, block_dim = conv_problem(args), tiling["bb"] * tiling["bm"] * tiling["bn"]
-        block, mine = block_cycles(p, chip, tiling), tiles(p, tiling, p.first_share(tiling))
+        block, mine = block_cycles(p, chip, tiling), Conv2DEpilogue.tiles(args, tiling, 0)
         steps, last = cv.steps_cycles(args, chip, mine, block_dim)
         need = cv.demand(args)
         through_l2 = (block_dim * block.moved + need.through_l2) / chip.l2_rate
@@ -101,28 +94,23 @@ class Conv2DEpilogue(Conv2D):
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """Conv2D's, and the workspace."""
-        p = conv_problem(args)
-        plan = conv_plan(p, args, tiling)
-        found = range(plan.block_dim)
-        return cv.with_workspace(plan, args, [tiles(p, tiling, share(p, tiling, b)) for b in found])
+        plan = conv_plan(conv_problem(args), args, tiling)
+        return Conv2DEpilogue.with_workspace(plan, args)
 
-    @classmethod
-    def members(
-        cls,
-        args: KernelArgs,
-        chip: ChipSpec,
-        plan: Plan,
-        block: int,
-        phase: int,
-        functional: bool,
-    ) -> list[Member]:
-        """See `cube_vector.block_members`."""
-        p, t = conv_problem(args), plan.tiling
-        s = share(p, t, block)
-        on_cube = replace(p, spec=replace(p.spec, steps=()))
-        return cv.block_members(
-            chip, args, block, functional, tiles(p, t, s), lambda k: _CubeBody(k, on_cube, t, s)
-        )
+    @staticmethod
+    def tiles(args: KernelArgs, tiling: Tiling, block: int) -> cv.Tiles:
+        """Of a share, in the order in which Conv2D makes them."""
+        p, m0, n0 = conv_problem(args), tiling["m0"] * 16, tiling["n0"] * 16
+        order = (2, 0, 1) if tiling["resident"] == 2 else (0, 1, 2)
+        result = cv.Result(p.m, p.co, by_rows=False)
+        return cv.Tiles(result, share(p, tiling, block), m0, n0, order)
+
+    @staticmethod
+    def cube(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> cv.CubeProgram:
+        """Conv2D's program without the steps."""
+        p = conv_problem(args)
+        p = replace(p, spec=replace(p.spec, steps=()))
+        return _CubeBody(k, p, tiling, share(p, tiling, block))
 
 
 class _CubeBody(ConvBody):

@@ -9,13 +9,14 @@ enters it, as between two kernels. Operands of the steps are loaded before the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Protocol
 
 from npusim.chip.spec import ChipSpec
+from npusim.errors import UnsupportedError
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
 from npusim.kernels import vector_ops
@@ -23,12 +24,12 @@ from npusim.kernels.cross_core import await_signal, signal
 from npusim.kernels.cube_tiling import Share
 from npusim.kernels.elementwise import LOWER  # with all that register programs
 from npusim.kernels.expressions import lower, working_type
-from npusim.kernels.lang import Kernel
+from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.queues import Queue
 from npusim.kernels.vector_program import Builder, Program, Value
 from npusim.ops import get_operator
 from npusim.program.isa import Instr, Pipe
-from npusim.program.kernel import KernelArgs, Member, Plan, Traffic
+from npusim.program.kernel import KernelArgs, Member, Plan, Tiling, Traffic
 from npusim.program.region import GM, Region
 
 SLOTS = 2  #: tiles of a cube core in the workspace
@@ -295,15 +296,6 @@ class Workspace:
         )
 
 
-def with_workspace(plan: Plan, args: KernelArgs, shares: list[Tiles]) -> Plan:
-    """A product's plan, and the workspace: written and read, two tiles for every block's share."""
-    size = args.outputs[0].dtype.size
-    moved = 2 * sum(tiles.elements for tiles in shares) * size
-    room = plan.block_dim * SLOTS * shares[0].m0 * shares[0].n0 * size
-    traffic = {**plan.traffic, len(args.operands): Traffic(0, moved)}
-    return replace(plan, traffic=traffic, workspace=(room,))
-
-
 # -- the cores' programs ----
 
 
@@ -434,23 +426,50 @@ class Steps:
         yield self.outputs.free()
 
 
-def block_members(
-    chip: ChipSpec,
-    args: KernelArgs,
-    block: int,
-    functional: bool,
-    tiles: Tiles,
-    cube: Callable[[Kernel], CubeProgram],
-) -> list[Member]:
-    """A block's cube core, then its vector cores; one of those stands for two that are alike."""
-    slot = tiles.m0 * tiles.n0 * args.outputs[0].dtype.size
-    workspace = Workspace(args, block, slot)
-    vectors = 1 if tiles.alike and not functional else VECTORS
-    k = Kernel(chip, args, block, functional)
-    body = cube(k)
-    body.out.hand_over(tiles, workspace, vectors)
-    out = [Member(k, body.run())]
-    for number in range(vectors):
+class BothCores(TileKernel):
+    """Base of the kernels whose cube cores hand tiles to their vector cores."""
+
+    core_type = "MIX"
+
+    @staticmethod
+    def tiles(args: KernelArgs, tiling: Tiling, block: int) -> Tiles:
+        """What a block's cube core makes."""
+        raise UnsupportedError("tiles of an abstract kernel", "-", "implement tiles")
+
+    @staticmethod
+    def cube(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> CubeProgram:
+        """What makes them."""
+        raise UnsupportedError("cube program of an abstract kernel", "-", "implement cube")
+
+    @classmethod
+    def with_workspace(cls, plan: Plan, args: KernelArgs) -> Plan:
+        """A product's plan, and the workspace: written and read, two tiles a block."""
+        size = args.outputs[0].dtype.size
+        shares = [cls.tiles(args, plan.tiling, block) for block in range(plan.block_dim)]
+        moved = 2 * sum(tiles.elements for tiles in shares) * size
+        room = plan.block_dim * SLOTS * shares[0].m0 * shares[0].n0 * size
+        traffic = {**plan.traffic, len(args.operands): Traffic(0, moved)}
+        return replace(plan, traffic=traffic, workspace=(room,))
+
+    @classmethod
+    def members(
+        cls,
+        args: KernelArgs,
+        chip: ChipSpec,
+        plan: Plan,
+        block: int,
+        phase: int,
+        functional: bool,
+    ) -> list[Member]:
+        """The cube core, then its vector cores; one of those stands for two that are alike."""
+        tiles = cls.tiles(args, plan.tiling, block)
+        workspace = Workspace(args, block, tiles.m0 * tiles.n0 * args.outputs[0].dtype.size)
+        vectors = 1 if tiles.alike and not functional else VECTORS
         k = Kernel(chip, args, block, functional)
-        out.append(Member(k, Steps(k, tiles, workspace, number).run(), VECTORS // vectors))
-    return out
+        body = cls.cube(k, args, plan.tiling, block)
+        body.out.hand_over(tiles, workspace, vectors)
+        out = [Member(k, body.run())]
+        for number in range(vectors):
+            k = Kernel(chip, args, block, functional)
+            out.append(Member(k, Steps(k, tiles, workspace, number).run(), VECTORS // vectors))
+        return out

@@ -14,23 +14,16 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.kernels import cube_vector as cv
 from npusim.kernels import epilogue as ep
-from npusim.kernels.cube_tiling import Share, share
+from npusim.kernels.cube_tiling import share
+from npusim.kernels.lang import Kernel
 from npusim.kernels.matmul import Body, MatMul
-from npusim.kernels.matmul_tiling import Problem, matmul_estimate, problem
-from npusim.program.kernel import KernelArgs, Member, Plan, Tiling, kernel
-
-
-def tiles(p: Problem, t: Tiling, s: Share) -> cv.Tiles:
-    """The tiles of a share, in the order in which MatMul makes them."""
-    order = (0, 2, 1) if t["resident"] == 2 else (0, 1, 2)
-    return cv.Tiles(cv.Result(p.m, p.n, by_rows=True), s, t["m0"] * 16, t["n0"] * 16, order)
+from npusim.kernels.matmul_tiling import matmul_estimate, problem
+from npusim.program.kernel import KernelArgs, Plan, Tiling, kernel
 
 
 @kernel("MatMulEpilogue")
-class MatMulEpilogue(MatMul):
+class MatMulEpilogue(cv.BothCores, MatMul):
     """Batched matrix product on cube cores, further steps on vector cores."""
-
-    core_type = "MIX"
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:
@@ -61,29 +54,22 @@ class MatMulEpilogue(MatMul):
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:
         """MatMul's, and the workspace, which is written and read."""
-        plan, p = MatMul.plan(args, chip, tiling), problem(args)
-        blocks = range(plan.block_dim)
-        return cv.with_workspace(
-            plan, args, [tiles(p, tiling, share(p, tiling, b)) for b in blocks]
-        )
+        return MatMulEpilogue.with_workspace(MatMul.plan(args, chip, tiling), args)
 
-    @classmethod
-    def members(
-        cls,
-        args: KernelArgs,
-        chip: ChipSpec,
-        plan: Plan,
-        block: int,
-        phase: int,
-        functional: bool,
-    ) -> list[Member]:
-        """See `cube_vector.block_members`."""
-        p, t = problem(args), plan.tiling
-        s = share(p, t, block)
-        on_cube = replace(p, spec=replace(p.spec, steps=()))
-        return cv.block_members(
-            chip, args, block, functional, tiles(p, t, s), lambda k: _CubeBody(k, on_cube, t, s)
-        )
+    @staticmethod
+    def tiles(args: KernelArgs, tiling: Tiling, block: int) -> cv.Tiles:
+        """Of a share, in the order in which MatMul makes them."""
+        p, m0, n0 = problem(args), tiling["m0"] * 16, tiling["n0"] * 16
+        order = (0, 2, 1) if tiling["resident"] == 2 else (0, 1, 2)
+        result = cv.Result(p.m, p.n, by_rows=True)
+        return cv.Tiles(result, share(p, tiling, block), m0, n0, order)
+
+    @staticmethod
+    def cube(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> cv.CubeProgram:
+        """MatMul's program without the steps."""
+        p = problem(args)
+        p = replace(p, spec=replace(p.spec, steps=()))
+        return _CubeBody(k, p, tiling, share(p, tiling, block))
 
 
 class _CubeBody(Body):

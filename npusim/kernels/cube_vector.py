@@ -9,7 +9,7 @@ enters it, as between two kernels. Operands of the steps are loaded before the w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -430,6 +430,11 @@ class BothCores(TileKernel):
     """Base of the kernels whose cube cores hand tiles to their vector cores."""
 
     core_type = "MIX"
+
+    @staticmethod
+    def replaceable(args: KernelArgs) -> Collection[int]:
+        """What the steps read, where the result of the same place is stored later."""
+        return [s.operand for s in args.epilogue if s.operand is not None]
 
     @staticmethod
     def tiles(args: KernelArgs, tiling: Tiling, block: int) -> Tiles:

@@ -65,9 +65,36 @@ def test_full_size_compiles(name: str, options: dict[str, int], operators: dict[
     assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize(
+    ("name", "batch", "most"), [("resnet50", 1, 57), ("resnet50", 256, 57), ("mobilenetv2", 1, 55)]
+)
+def test_convolutions_take_what_follows_them(
+    name: str, batch: int, most: int, precision: str
+) -> None:
+    """Residuals and ReLU6 too, on both kinds of chip: no more kernels where cores are apart."""
+    tasks = {}
+    for chip in ("ascend910a", "ascend910b2"):
+        if chip == "ascend910a" and precision == "fp32":
+            continue  # its cube has no fp32
+        tasks[chip] = api.compile_graph(
+            build_model(name, batch=batch), load_chip(chip), precision=precision
+        ).tasks
+        assert len(tasks[chip]) == most
+        assert not {"Add", "Clip", "Relu"} & {t.op_type for t in tasks[chip]}
+    mixed = [t for t in tasks["ascend910b2"] if t.call and t.call.kernel == "Conv2DEpilogue"]
+    assert len(mixed) > 9 and all(t.call and t.call.plan.workspace for t in mixed)
+
+
 @pytest.mark.parametrize(
     ("name", "chip"),
-    [("unet", "ascend910a"), ("unet", "ascend910b2"), ("llama-decode", "ascend910b2")],
+    [
+        ("unet", "ascend910a"),
+        ("unet", "ascend910b2"),
+        ("llama-decode", "ascend910b2"),
+        ("yolov8n", "ascend910b2"),
+        ("mobilenetv2", "ascend910b2"),
+    ],
 )
 def test_levels_agree(name: str, chip: str) -> None:
     """Every task's outputs, computed instruction by instruction and on whole tensors."""

@@ -15,7 +15,8 @@ from npusim.program.executable import KernelCall, Task, TaskKind
 from npusim.program.kernel import KernelArgs, Plan
 
 CUBE_KERNELS = (
-    "MatMul", "MatMulEpilogue", "Conv2D", "FlashAttentionScore", "FlashAttentionScoreGrad",
+    "MatMul", "MatMulEpilogue", "Conv2D", "Conv2DEpilogue",
+    "FlashAttentionScore", "FlashAttentionScoreGrad",
 )  # fmt: skip
 
 

@@ -215,11 +215,12 @@ def _replaced(
     Args:
         may_go: whether nobody wants a root after the task.
     """
-    if task.call is None or not get_kernel(task.call.kernel).in_place:
+    if task.call is None:
         return None
     out = graph.tensors[name]
     bases = [root.get(i, i) for i in task.inputs]
-    for operand, base in zip(task.inputs, bases, strict=True):
+    for i in get_kernel(task.call.kernel).replaceable(task.call.args):
+        operand, base = task.inputs[i], bases[i]
         if not base or bases.count(base) > 1 or not may_go(base):
             continue
         t = graph.tensors[operand]

@@ -16,6 +16,7 @@ MODULES = {
     "ColumnSums": "column_sums",
     "Conv2D": "conv",
     "Conv2DBNTrainingReduce": "conv_bn",
+    "Conv2DEpilogue": "conv_epilogue",
     "Conv2DBackpropFilter": "conv_filter_grad",
     "Conv2DBackpropInput": "conv_input_grad",
     "ConvVector": "conv_vector",

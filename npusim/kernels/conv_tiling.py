@@ -300,7 +300,17 @@ def max_band(p: ConvProblem, m0: int, bm: int) -> int:
     return p.reach(out_rows)
 
 
-def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
+@dataclass(frozen=True)
+class BlockCycles:
+    """Estimated cycles of block 0: its slowest pipe, what nothing hides; bytes that it moves."""
+
+    body: float
+    exposed: float
+    moved: float
+
+
+def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
+    """What a block does, before it meets others at L2 and HBM."""
     core, es = chip.core, p.dtype.size
     s = p.first_share(t)
     m_tiles, n_tiles = tile_counts(t, s)
@@ -316,8 +326,7 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     load_a = mc * n_tiles * p.k1 * per_load3d
     load_b = nc * m_tiles * p.k1 * fractal / core.mte1.l0b_rate
     mte1 = load_a + load_b + mmads * (core.mte1.load3d_head + core.mte1.head)
-    block_dim = t["bb"] * t["bm"] * t["bn"]
-    rate = min(core.mte2.rate, chip.l2_rate / block_dim)
+    rate = min(core.mte2.rate, chip.l2_rate / (t["bb"] * t["bm"] * t["bn"]))
     band = max_band(p, min(t["m0"], mc), t["bm"]) * p.width * p.c0 * es * p.c1
     x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
     weights = p.k1 * nc * fractal
@@ -338,21 +347,32 @@ def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     tile_floor = ep.tile_floor(chip, (t["m0"], t["n0"]), t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
     body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
-    unique = p.batch * p.m * p.n1 * 16 * es + p.image_bytes
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
-    launch = chip.cycles(chip.scheduler.per_block) * block_dim
     slots = ep.l0c_slots(chip, (t["m0"], t["n0"]), t["l0c"])
     exposed = s.batches * drain if slots == 1 else drain / tiles
     if slots == 1 and t["untuned"]:
         exposed = s.batches * tiles * p.held_cycles(chip, t)
-    moved = x_loads * band + w_loads * weights + out_bytes
-    hot = max(body, block_dim * s.batches * moved / chip.l2_rate)
-    cold = max(unique / chip.hbm_rate, ep.cold_cycles(chip, p.k1 * p.n1 * fractal, block_dim))
-    total = max(body, cold) + HOT * hot + exposed + fill + launch
-    # Among equals, whole output rows per tile: every band alike, as CANN cuts them.
-    return total if _whole_rows(p, t) else total * 1.05
+    moved = s.batches * (x_loads * band + w_loads * weights + out_bytes)
+    return BlockCycles(body, exposed + fill, moved)
 
 
-def _whole_rows(p: ConvProblem, t: Tiling) -> bool:
-    """Tiles begin and end with output rows."""
-    return min(p.m, t["m0"] * 16) % p.window.out_width == 0
+def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
+    """Cycles of a tiling: the largest block or the memory, plus what cannot overlap."""
+    block, block_dim = block_cycles(p, chip, t), t["bb"] * t["bm"] * t["bn"]
+    hot = max(block.body, block_dim * block.moved / chip.l2_rate)
+    total = max(block.body, hbm_cycles(p, chip, t)) + HOT * hot + block.exposed
+    return by_rows(p, t, total + chip.cycles(chip.scheduler.per_block) * block_dim)
+
+
+def hbm_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling, others: int = 0) -> float:
+    """Cycles of HBM where nothing lies in L2; `others`: bytes besides image, weights, result."""
+    unique = p.batch * p.m * p.n1 * 16 * p.dtype.size + p.image_bytes + others
+    block_dim = t["bb"] * t["bm"] * t["bn"]
+    weights = ep.cold_cycles(chip, p.k1 * p.n1 * p.fractal, block_dim)
+    return max(unique / chip.hbm_rate, weights)
+
+
+def by_rows(p: ConvProblem, t: Tiling, cycles: float) -> float:
+    """Among equals, whole output rows per tile: every band alike, as CANN cuts them."""
+    whole = min(p.m, t["m0"] * 16) % p.window.out_width == 0
+    return cycles if whole else cycles * 1.05

@@ -7,7 +7,7 @@ block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from math import ceil, prod
 from typing import Any, ClassVar
@@ -134,8 +134,12 @@ class Elementwise(TileKernel):
     """
 
     core_type = "AIV"
-    in_place = True  # a tile is loaded once, before the results over it are stored
     run: ClassVar[type[Run]] = Run
+
+    @staticmethod
+    def replaceable(args: KernelArgs) -> Collection[int]:
+        """All: a tile is loaded once, before the results over it are stored."""
+        return range(len(args.inputs))
 
     @classmethod
     def job(cls, args: KernelArgs, chip: ChipSpec) -> Job:

@@ -7,7 +7,7 @@ blocks split the work, and the traffic of each operand; its `body` is the progra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -136,7 +136,14 @@ class KernelDef:
     #: "AIC" (needs the cube), "AIV" (vector only) or "MIX" (a cube core with its vector cores,
     #: where the chip has them apart)
     core_type: ClassVar[str] = "AIC"
-    in_place: ClassVar[bool] = False  #: the result may lie where an operand of its shape lies
+
+    @staticmethod
+    def replaceable(args: KernelArgs) -> Collection[int]:
+        """Inputs of the result's shape over which it may lie.
+
+        Each of their tiles is loaded once, before the result's tile is stored over it.
+        """
+        return ()
 
     @staticmethod
     def refuse(args: KernelArgs, chip: ChipSpec) -> str:

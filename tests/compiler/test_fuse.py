@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from compiling import check_run, count, graph_of, kinds, passed, same_values
 
-from npusim.compiler.options import CompileContext
+from npusim.chip import load_chip
+from npusim.compiler.options import CompileContext, CompileOptions
 from npusim.compiler.passes.fuse import (
     MAX_CHAIN,
     fuse_bias,
@@ -96,11 +99,34 @@ def test_residual_and_relu() -> None:
 
 
 def test_fixp_does_relu_only() -> None:
-    graph = graph_of(_residual)
-    assert kinds(passed(fuse_epilogues, graph, "ascend910b2")) == ["Conv", "Add+Relu"]
-    graph = graph_of(lambda g: g.node("Relu", "y", _conv(g)))
-    assert kinds(passed(fuse_epilogues, graph, "ascend910b2")) == ["Conv+Relu"]
-    check_run(graph, "ascend910b2", tile_level=True)
+    """The vector cores of the same kernel do the rest."""
+    for write, kernel in ((_residual, "Conv2DEpilogue"), (_rectified, "Conv2D")):
+        graph = graph_of(write)
+        for precision in ("fp16", "fp32"):
+            exe = check_run(graph, "ascend910b2", precision, tile_level=True)
+            assert [t.call.kernel for t in exe.tasks if t.node.epilogue and t.call] == [kernel]
+
+
+def _rectified(g: GraphBuilder) -> str:
+    return g.node("Relu", "y", _conv(g))
+
+
+@pytest.mark.parametrize(("l2", "taken"), [("7TB/s", True), ("0.2TB/s", False)])
+def test_both_kinds_of_core_only_where_it_pays(l2: str, taken: bool) -> None:
+    """Tiles go from core to core through L2: a slow one keeps the kernels apart."""
+
+    def write(g: GraphBuilder) -> str:
+        x = g.node("Conv", "c", g.input("x", (8, 64, 28, 28)), g.weight("w", (256, 64, 1, 1), 0.1))
+        return g.node("Relu", "y", g.node("Add", "sum", x, g.input("r", (8, 256, 28, 28))))
+
+    graph = graph_of(write)
+    chip = load_chip("ascend910b2", [f"l2.bandwidth={l2}"])
+    ctx = CompileContext(chip, CompileOptions("fp16"), taken=set(graph.tensors))
+    result = fuse_conv_epilogues(graph, ctx)
+    decision = ctx.decisions[0]
+    assert kinds(result) == (["Conv+Add+Relu"] if taken else ["Conv", "Add", "Relu"])
+    assert decision.taken == taken
+    assert re.match(r"Conv2DEpilogue (takes it:|would take) \d+ cycles, apart \d+", decision.reason)
 
 
 def test_the_kernel_stays_the_same() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+import npusim.kernels  # noqa: F401  (says where kernels are)
 from npusim.chip import load_chip
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, EpilogueStep, Layout, Node, TensorType, pack, unpack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -159,6 +160,13 @@ def _conv(rng: Random, size: int, dtype: DType, channels: int) -> KernelArgs:
 @_maker("Conv2D")
 def _conv2d(rng: Random, size: int) -> KernelArgs:
     return _conv(rng, size // 2, rng.choice([F16, F16, F32]), 2 * size)
+
+
+@_maker("Conv2DEpilogue")
+def _conv_epilogue(rng: Random, size: int) -> KernelArgs:
+    args = _conv(rng, size, rng.choice([F16, F16, F32]), 3 * size)
+    fused = {s.operand for s in args.epilogue}
+    return args if 3 in fused else replace(args, epilogue=(EpilogueStep("Tanh"),))
 
 
 @_maker("ConvVector")

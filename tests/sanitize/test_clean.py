@@ -52,6 +52,7 @@ def check_random(name: str, chips: list[str], seeds: range, enough: int) -> int:
         ("bert-tiny", "toy"),
         ("bert-tiny", "ascend910b2"),
         ("resnet18", "ascend910a"),
+        ("resnet18", "ascend910b2"),
         ("gemm-1024", "ascend310p3"),
     ],
 )

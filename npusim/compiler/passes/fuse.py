@@ -1,8 +1,9 @@
 """Fusion of what follows a node into its epilogue, on data still on chip.
 
 * MatMul + Add of one value per column: the bias input.
-* Cube nodes (Conv, MatMul, Gemm): residual Add, ReLU, Clip; on chips with FIXP only ReLU, and
-  behind products of 16 bits other activations, by a kernel of both kinds of core.
+* Cube nodes (Conv, MatMul, Gemm): residual Add, ReLU, Clip. FIXP does ReLU only; where a chip has
+  it, kernels of both kinds of core take the rest where that pays: behind convolutions residuals
+  and activations, behind products of 16 bits activations.
 * Elementwise nodes: chains of elementwise operators become one kernel; so do small trees of them,
   where a result is read twice inside, or two results meet.
 
@@ -109,10 +110,9 @@ class _Epilogues:
             grown = _append(self._out, node, follower, self._ctx)
             if grown is None:
                 return
-            kernel, reason = self._objection(kernel, node, follower, grown)
-            names = (node.name, follower.name)
-            self._ctx.decide(self._name, names, not reason, reason or f"{kernel} takes it")
-            if reason:
+            kernel, reason = self._weigh(kernel, node, follower, grown)
+            self._ctx.decide(self._name, (node.name, follower.name), bool(kernel), reason)
+            if not kernel:
                 return
             self._slots[at] = None
             at = self._position[follower.name]
@@ -135,21 +135,22 @@ class _Epilogues:
             return None
         return follower
 
-    def _objection(self, kernel: str, node: Node, follower: Node, grown: Node) -> tuple[str, str]:
-        """The kernel of both, and why the fusion is not legal or does not pay ('' if it is taken).
+    def _weigh(self, kernel: str, node: Node, follower: Node, grown: Node) -> tuple[str, str]:
+        """The kernel of both and why; '' and why not, where that is not legal or does not pay.
 
         Another kernel than the node's own may take them, but only one of both kinds of core.
         """
         found, why = _kernel(self._out, grown, self._ctx)
         if not found:
-            return kernel, f"{kernel} does not take it: {why}"
-        if found != kernel and get_kernel(found).core_type != "MIX":
-            return kernel, f"it would need {found}"
+            return "", f"{kernel} does not take it: {why}"
+        both = get_kernel(found).core_type == "MIX"
+        if found != kernel and not both:
+            return "", f"it would need {found}"
         together = self._time(grown)
         apart = self._time(node) + self._time(follower)
         if together > apart:
-            return kernel, f"{found} would take {together:.0f} cycles, apart {apart:.0f}"
-        return found, ""
+            return "", f"{found} would take {together:.0f} cycles, apart {apart:.0f}"
+        return found, f"{found} takes it" + f": {together:.0f} cycles, apart {apart:.0f}" * both
 
     def _time(self, node: Node) -> float:
         """Estimated cycles of a node as a task; inf on the AI CPU."""

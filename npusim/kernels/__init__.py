@@ -18,6 +18,7 @@ MODULES = {
     "Conv2DBNTrainingReduce": "conv_bn",
     "Conv2DBackpropFilter": "conv_filter_grad",
     "Conv2DBackpropInput": "conv_input_grad",
+    "ConvConv": "conv_depth",
     "ConvVector": "conv_vector",
     "DepthwiseConv": "depthwise",
     "Elementwise": "elementwise",

@@ -9,17 +9,21 @@ from math import prod
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, Layout, TensorType
+from npusim.ir import DType, EpilogueStep, Layout, TensorType
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.ops import attributes, compute_node, get_operator
 from npusim.ops.blocked import conv_blocked, depthwise_blocked, gemm_weights
 from npusim.ops.conv import BYTES, conv_window, spread_image
+from npusim.ops.conv_depth import POINTWISE
 from npusim.ops.registry import round_to
 from npusim.program.executable import Buffer, Executable, Task
 
 Observer = Callable[[Task, Arena], None]
 Seen = dict[str, np.ndarray]  #: operand → its bytes at some time
+Step = tuple[EpilogueStep, np.ndarray | None]  #: of an epilogue, with its operand
+#: Operators that run on the device layouts themselves, and which of their inputs are weights.
+CONVOLUTIONS = {"Conv": (1,), "ConvConv": (1, 3)}
 
 
 class FunctionalExecutor:
@@ -112,10 +116,10 @@ class FunctionalExecutor:
             for name, value in zip(task.outputs, compute_node(node, x, types), strict=True):
                 arena.storage(name)[...] = value
             return
-        kind = _blocked(ins) if node.op_type == "Conv" else ""
+        kind = _blocked(ins) if node.op_type in CONVOLUTIONS else ""
         if kind and outs[0].dtype is not DType.INT32:
             out = TensorType(outs[0].storage_shape, outs[0].dtype)
-            value = self._conv(task, ins, kind == "depthwise")
+            value = self._conv(task, ins, kind == "depthwise", outs[0].dtype)
             arena.storage(task.outputs[0])[...] = round_to(value, out)
             return
         x = [arena.read(n) if n else None for n in task.inputs]
@@ -126,22 +130,23 @@ class FunctionalExecutor:
 
     def _prepare_weights(self) -> None:
         for task in self._exe.tasks:
-            if task.node.op_type != "Conv" or task.compute_dtype in BYTES:
+            if task.node.op_type not in CONVOLUTIONS or task.compute_dtype in BYTES:
                 continue
-            w = self._exe.buffers[task.inputs[1]]
-            if w.name in self._exe.constants and w.layout is Layout.FRACTAL_Z:
-                self._gemm_weights[w.name] = self._as_matrix(w)
+            for i in CONVOLUTIONS[task.node.op_type]:
+                w = self._exe.buffers[task.inputs[i]]
+                if w.name in self._exe.constants and w.layout is Layout.FRACTAL_Z:
+                    self._gemm_weights[w.name] = self._as_matrix(w)
 
     def _as_matrix(self, w: Buffer) -> np.ndarray:
         return gemm_weights(self._arena.storage(w.name), prod(w.shape[2:]), w.shape[1])
 
-    def _conv(self, task: Task, ins: list[Buffer | None], depthwise: bool) -> np.ndarray:
+    def _conv(
+        self, task: Task, ins: list[Buffer | None], depthwise: bool, dtype: DType
+    ) -> np.ndarray:
+        """A convolution, or two: what is between them is rounded to `dtype`."""
         arena, node = self._arena, task.node
         x, w = ins[0], ins[1]
         assert x is not None and w is not None
-        fused = {s.operand for s in node.epilogue}
-        has_bias = len(ins) > 2 and ins[2] is not None and 2 not in fused
-        bias = arena.storage(task.inputs[2]) if has_bias else None
         steps = [
             (s, None if s.operand is None else arena.storage(task.inputs[s.operand]))
             for s in node.epilogue
@@ -150,11 +155,27 @@ class FunctionalExecutor:
         window = conv_window(x.shape[2:], w.shape[2:], attrs)
         image = spread_image(arena.storage(x.name), attrs.get("spread"))
         if depthwise:
-            return depthwise_blocked(image, arena.storage(w.name), bias, window, steps)
-        weights = self._gemm_weights.get(w.name)
-        if weights is None:
-            weights = self._as_matrix(w)
-        return conv_blocked(image, weights, bias, window, steps)
+            return depthwise_blocked(
+                image, arena.storage(w.name), self._bias(task, 2), window, steps
+            )
+        if node.op_type == "ConvConv":
+            relu: list[Step] = [(EpilogueStep("Relu"), None)] if attrs["relu"] else []
+            between = conv_blocked(image, self._weights(w), self._bias(task, 2), window, relu)
+            image = round_to(between, TensorType(between.shape, dtype))
+            w, window = ins[3], conv_window(window.out, (1, 1), POINTWISE)
+            assert w is not None
+        bias = self._bias(task, 4 if node.op_type == "ConvConv" else 2)
+        return conv_blocked(image, self._weights(w), bias, window, steps)
+
+    def _weights(self, w: Buffer) -> np.ndarray:
+        found = self._gemm_weights.get(w.name)
+        return self._as_matrix(w) if found is None else found
+
+    def _bias(self, task: Task, i: int) -> np.ndarray | None:
+        """Input i, where there is one and it is no epilogue step's."""
+        fused = {s.operand for s in task.node.epilogue}
+        given = i < len(task.inputs) and task.inputs[i] and i not in fused
+        return self._arena.storage(task.inputs[i]) if given else None
 
 
 def _blocked(ins: list[Buffer | None]) -> str:

@@ -12,7 +12,7 @@ of it into L1, the cube does the second convolution of the tile before.
 A block takes images and positions, all channels. No halo: the second window is one position.
 
 Tiling: bb, bm blocks over images and positions; m0 fractals of a tile; n0 columns of a tile of the
-second; k0, k2 K steps of the first and the second; l0c tiles of the second in L0C at most.
+second; k0, k2 K steps of the first and the second; first, second tiles of each in L0C at most.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class _Block:
         self.l0 = k.queue("L0A", l0a, 2, Pipe.MTE1, Pipe.M, ("L0B", l0b))
         specs = p.parts(k.chip, m0)
         view = ConvOutput(one.m, p.mid)
-        self.out1 = _Between(k, specs[0], view, (m0, p.mid), (0, one.co), 1)
+        self.out1 = _Between(k, specs[0], view, (m0, p.mid), (0, one.co), t["first"])
         self.out1.to(self.between)
         view = ConvOutput(two.m, two.n1)
-        self.out2 = ep.CubeOutput(k, specs[1], view, (m0, n0), (0, two.co), t["l0c"])
+        self.out2 = ep.CubeOutput(k, specs[1], view, (m0, n0), (0, two.co), t["second"])
 
     def run(self) -> Iterator[Instr]:
         """All tiles; the first convolution is one ahead."""
@@ -184,7 +184,7 @@ class _Block:
 
     def _first(self, at: At) -> Iterator[Instr]:
         """A tile of the first convolution, into L1."""
-        k, p, tile = self.k, self.p.first, self._span(at)
+        p, tile = self.p.first, self._span(at)
         place = yield from self.out1.queue.alloc()
         c = place.region((self.p.mid, tile.m16 // 16, 16, 16), self.out1.sums)
         size = self.p.pieces(self.t)[0]

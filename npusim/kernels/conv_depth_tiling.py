@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import EpilogueStep, Layout
@@ -131,11 +132,16 @@ def _tiling(p: Pair, chip: ChipSpec, split: tuple[int, int], m0: int, n0: int) -
     half_a, half_b = core.l0a.size // 2 // one.fractal, core.l0b.size // 2 // one.fractal
     k0 = min(half_a // m0, half_b // p.mid, one.k1)
     k2 = min(half_a // m0, half_b // n0, p.mid)
-    slots = min(2, (core.l0c.size // 1024 - m0 * p.mid) // (m0 * n0))
-    if k0 < 1 or k2 < 1 or slots < 1:
+    room = core.l0c.size // 1024 // m0  # columns of L0C: a tile of each, then a second one
+    if k0 < 1 or k2 < 1 or p.mid + n0 > room:
         return None
+    l02 = 2 if p.mid + 2 * n0 <= room else 1
+    l01 = 2 if 2 * p.mid + l02 * n0 <= room else 1
     k0, k2 = even_step(one.k1, k0), even_step(p.mid, k2)
-    t = {"bb": split[0], "bm": split[1], "m0": m0, "n0": n0, "k0": k0, "k2": k2, "l0c": slots}
+    t = {
+        "bb": split[0], "bm": split[1], "m0": m0, "n0": n0, "k0": k0, "k2": k2,
+        "first": l01, "second": l02,
+    }  # fmt: skip
     if p.l1_bytes(t, chip) > core.l1.size:
         return None
     if core.fixp is None:
@@ -145,9 +151,8 @@ def _tiling(p: Pair, chip: ChipSpec, split: tuple[int, int], m0: int, n0: int) -
     return t
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """Cycles of a full tile."""
+class _Cycles(NamedTuple):
+    """Cycles of a tile, or of all."""
 
     first: float  #: of the cube, or of MTE1 that feeds it
     second: float
@@ -165,27 +170,21 @@ def estimate(p: Pair, chip: ChipSpec, t: Tiling) -> float:
     one, two, head = p.first, p.second, chip.core.mte2.head
     s, n = p.share(t, 0), t["bb"] * t["bm"]
     rate = min(chip.core.mte2.rate, chip.l2_rate / n)
-    x = _tile(p, chip, t, rate)
-    tiles = s.batches * blocks(s.m, t["m0"] * 16)
-    whole = s.batches * blocks(s.m) / t["m0"]  # of tiles, the last one of an image in part
+    x, every = _cycles(p, chip, t, rate, s)
     columns, pieces = blocks(two.n1, t["n0"]), p.pieces(t)[1]
     weights = one.k1 * p.mid * one.fractal / rate + head * pieces
     more = two.n1 * p.mid * one.fractal / rate + head * (columns + 2)
     start = ep.load_latency(chip) + x.band
     start += max(weights + x.first / pieces, weights / pieces + x.first)
-    if tiles == 1:
+    if s.batches == 1 and s.m <= t["m0"] * 16:
         begin = max(start + x.between + x.into, x.band + weights + more / columns)
-        rest = max(x.second, x.second / columns + x.out, more * (1 - 1 / columns) + x.residual)
-        body = begin + rest + x.store / columns
+        last = (x.second + x.out) / columns
+        rest = max(x.second / columns + x.out, more * (1 - 1 / columns) + x.residual + last)
+        body = begin + max(x.second, rest) + x.store / columns
     else:
-        alone = x.second if t["l0c"] == 1 else 0.0  # the cube waits for L0C, its reader for it
-        reader = whole * (x.between + x.out + alone) + max(0.0, x.first - x.between)
-        cube = (whole - 1) * x.first + whole * x.second
-        load = more + whole * (x.band + x.residual)
-        feeding = max(cube, load, whole * x.issue) + x.out / columns
-        emptying = max(reader, whole * (x.into + x.store)) + x.second / columns
-        body = start + max(feeding, emptying) + x.store / columns
-    moved = n * (whole * (x.band + x.residual) + weights + more) * rate
+        waits = s.batches * blocks(s.m, t["m0"] * 16) * columns * ep.tile_floor(chip, (1, 1), 1)
+        body = start + _steady(t, x, every, columns, more, waits) + x.store / columns
+    moved = n * (every.band + every.residual + weights + more) * rate
     images = 1 + sum(step.operand is not None for step in two.spec.steps)
     unique = one.image_bytes + one.batch * two.m * two.n1 * 16 * one.dtype.size * images
     cold = max(unique / chip.hbm_rate, ep.cold_cycles(chip, p.weights, n))
@@ -193,7 +192,40 @@ def estimate(p: Pair, chip: ChipSpec, t: Tiling) -> float:
     return max(body, cold) + HOT * max(body, moved / chip.l2_rate) + launch
 
 
-def _tile(p: Pair, chip: ChipSpec, t: Tiling, rate: float) -> _Tile:
+def _steady(
+    t: Tiling, x: _Cycles, every: _Cycles, columns: int, more: float, waits: float
+) -> float:
+    """The longest pipe for all tiles, from when the first convolution of the first one is done.
+
+    The cube works in order: columns of the second that fill L0C hold up the first, too.
+
+    Args:
+        columns: tiles of the second convolution in an m tile.
+        more: cycles to load the second weights.
+        waits: of the cube for L0C, where it has room for one of them.
+    """
+    late = max(0, columns - t["second"]) / columns  # of the columns, that wait for L0C
+    round_trip = (every.second + late * (every.out + waits)) / t["second"]
+    cube = every.first - x.first + max(every.second, late * every.out, round_trip)
+    if t["first"] == 1:
+        cube = max(cube, every.first + every.between - x.first - x.between)
+    reader = every.between + every.out + max(0.0, x.first - x.between)
+    reader += every.second if t["second"] == 1 else 0.0
+    feeding = max(cube, more + every.band + every.residual, every.issue) + x.out / columns
+    emptying = max(reader, every.into + every.store) + x.second / columns
+    return max(feeding, emptying)
+
+
+def _cycles(p: Pair, chip: ChipSpec, t: Tiling, rate: float, s: Share) -> tuple[_Cycles, _Cycles]:
+    """Of a full tile and of all tiles of a share; each loads all weights, the last one too."""
+    full, rest = divmod(blocks(s.m), t["m0"])
+    x = _tile(p, chip, t, rate)
+    last = _tile(p, chip, {**t, "m0": rest}, rate) if rest else _Cycles(*[0.0] * len(x))
+    every = (s.batches * (full * a + b) for a, b in zip(x, last, strict=True))
+    return x if full else last, _Cycles(*every)
+
+
+def _tile(p: Pair, chip: ChipSpec, t: Tiling, rate: float) -> _Cycles:
     """Cycles of a full tile where MTE2 loads so many bytes a cycle."""
     one, two, core, m0 = p.first, p.second, chip.core, t["m0"]
     columns, k = blocks(two.n1, t["n0"]), core.cube.k[one.dtype.value] / one.c0
@@ -208,7 +240,7 @@ def _tile(p: Pair, chip: ChipSpec, t: Tiling, rate: float) -> _Tile:
     issue = sum(steps) * 11 * core.scalar.issue + steps[0] * core.scalar.load3d_interval
     band = p.band(t) / rate + core.mte2.head
     between, into, out, store, residual = _leaving(p, chip, t, rate)
-    return _Tile(first, second, between, into, out, store, band, residual, issue)
+    return _Cycles(first, second, between, into, out, store, band, residual, issue)
 
 
 def _leaving(p: Pair, chip: ChipSpec, t: Tiling, rate: float) -> tuple[float, ...]:

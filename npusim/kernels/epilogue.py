@@ -311,10 +311,8 @@ class CubeOutput:
             yield from self._work_on(self._work, out, n1, nu, m16)
         yield self._out.enque()
         yield self._out.deque()
-        yield k.memo(
-            ("store", self.tag, *key),
-            lambda: self._store(self._shape(out, spec.out, nu, m16), n1, tile),
-        )
+        local = self._shape(out, spec.out, nu, m16)
+        yield k.memo(("store", self.tag, *key), lambda: self._store(local, n1, tile))
         yield self._out.free()
 
     def _store(self, local: Region, n1: int, tile: TileSpan) -> Instr:

@@ -12,7 +12,7 @@ strip lies as *blocks* (NZ, for FRACTAL_NZ and NC1HWC0 outputs) or as *rows* (ND
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -80,7 +80,7 @@ class EpilogueSpec:
     steps: tuple[EpilogueStep, ...]
     out: np.dtype
     bias_bytes: int = 0
-    taken: int = 0
+    taken: int = field(default=0, kw_only=True)
 
     @cached_property
     def on_vector(self) -> bool:

@@ -396,6 +396,11 @@ class ChipSpec(Part):
         scheduler = self.scheduler.model_copy(update={"per_block": 0.0})
         return self.model_copy(update={"scheduler": scheduler})
 
+    def with_all_in_l2(self) -> ChipSpec:
+        """The chip with HBM as quick as L2: times of what is in L2 already."""
+        rates = {"bandwidth": self.l2.bandwidth, "efficiency": self.l2.efficiency}
+        return self.model_copy(update={"hbm": self.hbm.model_copy(update=rates)})
+
     def vector_cores(self) -> int:
         """Cores that run vector kernels: AIVs on split chips, AI Cores otherwise."""
         return self.cores.vector_count if self.cores.split else self.cores.count

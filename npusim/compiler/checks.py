@@ -19,7 +19,7 @@ BLOCKED = (
     *("Concat", "Split", "Resize"),
 )
 FRACTALS = {
-    "Conv": (Layout.NC1HWC0, Layout.FRACTAL_Z),
+    **dict.fromkeys(("Conv", "ConvConv"), (Layout.NC1HWC0, Layout.FRACTAL_Z)),
     "MatMul": (Layout.FRACTAL_NZ,),
     "Gemm": (Layout.FRACTAL_NZ,),
 }

@@ -18,9 +18,18 @@ WORTH_A_LOOK = 0.3  #: of the time that blocks take to be handed out, below whic
 def best_plan(kernel: str, args: KernelArgs, ctx: CompileContext) -> Plan:
     """The plan with the least estimated time, on all cores, half of them, a quarter …
 
+    Found once in a compilation.
+
     Raises:
         UnsupportedError: see `choose_tiling`.
     """
+    key = (kernel, args)
+    if key not in ctx.plans:
+        ctx.plans[key] = _search(kernel, args, ctx)
+    return ctx.plans[key]
+
+
+def _search(kernel: str, args: KernelArgs, ctx: CompileContext) -> Plan:
     chip, definition = ctx.chip, get_kernel(kernel)
     found = ranked(ctx, kernel, args)
     tiling = choose_tiling(kernel, args, chip) if found is None else found.tiling

@@ -17,12 +17,16 @@ def ranked(ctx: CompileContext, kernel: str, args: KernelArgs) -> Ranked | None:
 
 
 class Costs:
-    """Estimates for a chip."""
+    """Estimates for a chip.
+
+    Attributes:
+        overhead: cycles of a launch and of the gap before it, beside its kernel's.
+    """
 
     def __init__(self, ctx: CompileContext) -> None:
         self._ctx = ctx
         scheduler = ctx.chip.scheduler
-        self._overhead = ctx.chip.cycles(scheduler.launch) + ctx.chip.cycles(scheduler.gap)
+        self.overhead = ctx.chip.cycles(scheduler.launch) + ctx.chip.cycles(scheduler.gap)
 
     def node(self, graph: Graph, node: Node) -> float:
         """Cycles of a node in the layouts that it has now; 0 of a view."""
@@ -32,4 +36,4 @@ class Costs:
         """Cycles of a launch by its best tiling, and of the gap before it; inf on the AI CPU."""
         kernel, _ = select_kernel(args, self._ctx.chip)
         best = ranked(self._ctx, kernel, args) if kernel else None
-        return float("inf") if best is None else best.cycles + self._overhead
+        return float("inf") if best is None else best.cycles + self.overhead

@@ -12,10 +12,9 @@ from npusim.ir import DType, Graph, Node
 from npusim.ops import attributes, get_operator
 from npusim.ops.registry import Work
 from npusim.program.executable import KernelCall, Task, TaskKind
-from npusim.program.kernel import KernelArgs, Plan
 
 CUBE_KERNELS = (
-    "MatMul", "MatMulEpilogue", "Conv2D", "Conv2DEpilogue",
+    "MatMul", "MatMulEpilogue", "Conv2D", "Conv2DEpilogue", "ConvConv",
     "FlashAttentionScore", "FlashAttentionScoreGrad",
 )  # fmt: skip
 
@@ -29,18 +28,14 @@ class Lowered:
 
 
 def lower(graph: Graph, ctx: CompileContext) -> Lowered:
-    """Choose a kernel, a tiling and a block dim for every node.
-
-    Launches with the same arguments are planned once.
-    """
+    """Choose a kernel, a tiling and a block dim for every node."""
     result = Lowered()
-    plans: dict[tuple[str, KernelArgs], Plan] = {}
     for node in graph.nodes:
         if _is_view(graph, node, result):
             root = result.alias.get(node.inputs[0], node.inputs[0])
             result.alias[node.outputs[0]] = root
             continue
-        result.tasks.append(_task(graph, node, ctx, plans))
+        result.tasks.append(_task(graph, node, ctx))
     return result
 
 
@@ -54,17 +49,12 @@ def _is_view(graph: Graph, node: Node, result: Lowered) -> bool:
     return not (fixed and node.outputs[0] in graph.outputs)
 
 
-def _task(
-    graph: Graph, node: Node, ctx: CompileContext, plans: dict[tuple[str, KernelArgs], Plan]
-) -> Task:
+def _task(graph: Graph, node: Node, ctx: CompileContext) -> Task:
     args = kernel_args(graph, node)
     kernel, why = select_kernel(args, ctx.chip)
     call = None
     if kernel:
-        key = (kernel, args)
-        if key not in plans:
-            plans[key] = best_plan(kernel, args, ctx)
-        call = KernelCall(kernel, args, plans[key])
+        call = KernelCall(kernel, args, best_plan(kernel, args, ctx))
         if kernel in ("MatMulVector", "ConvVector"):
             ctx.note(
                 f"{node.op_type} in {args.operands[0].dtype.value} runs on the vector unit: "

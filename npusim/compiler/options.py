@@ -9,7 +9,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.compiler.mixlist import MixList
 from npusim.compiler.precision_modes import PrecisionMode, mode_named
 from npusim.ir import Graph
-from npusim.program.kernel import KernelArgs, Ranked
+from npusim.program.kernel import KernelArgs, Plan, Ranked
 
 #: From this level on `npusim.api` has the machine choose the tilings: the compiler itself knows
 #: estimates only, and does nothing beyond level 2.
@@ -64,7 +64,8 @@ class Decision:
 class CompileContext:
     """What passes share: the chip, the options, notes for the user, a source of fresh names.
 
-    `taken`: names of the model's own tensors and nodes. `best`: the best tilings found so far.
+    `taken`: names of the model's own tensors and nodes. `best`: the best tilings found so far;
+    `plans`: plans of launches, by kernel and arguments.
     `measured`: the graph whose traffic was counted last, and its bytes. `reuse`: what was computed
     for other compilations.
     """
@@ -75,6 +76,7 @@ class CompileContext:
     decisions: list[Decision] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     best: dict[tuple[str, KernelArgs], Ranked | None] = field(default_factory=dict)
+    plans: dict[tuple[str, KernelArgs], Plan] = field(default_factory=dict)
     measured: tuple[Graph | None, int] = (None, 0)
     reuse: Reuse | None = None
     _used: dict[str, int] = field(default_factory=dict)

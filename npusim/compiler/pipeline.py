@@ -17,6 +17,7 @@ from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
 from npusim.compiler.passes.conv1d import expand_conv1d
+from npusim.compiler.passes.conv_depth import fuse_conv_depth
 from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
@@ -102,6 +103,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_matmul_transdata,
     fuse_trans_cast,
     fuse_conv_cast,
+    fuse_conv_depth,
     remove_dead,
 )
 

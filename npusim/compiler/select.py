@@ -13,6 +13,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 #: Operator → kernels, best first. Elementwise operators need no entry.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "Conv2DEpilogue", "DepthwiseConv", "ConvVector"),
+    "ConvConv": ("ConvConv",),
     "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "MatMulV2": ("MatMul",),
     "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),

@@ -19,6 +19,7 @@ MODULES = {
     "Conv2DEpilogue": "conv_epilogue",
     "Conv2DBackpropFilter": "conv_filter_grad",
     "Conv2DBackpropInput": "conv_input_grad",
+    "ConvConv": "conv_depth",
     "ConvVector": "conv_vector",
     "DepthwiseConv": "depthwise",
     "Elementwise": "elementwise",

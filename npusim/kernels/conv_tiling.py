@@ -261,7 +261,7 @@ def _tiles(
                         "bn": bn,
                         "m0": m0,
                         "n0": n0,
-                        "k0": _even_step(c1 * p.taps, k0),
+                        "k0": even_step(c1 * p.taps, k0),
                         "c1": c1,
                         "resident": resident,
                         "slots": slots,
@@ -271,7 +271,7 @@ def _tiles(
                     }
 
 
-def _even_step(k: int, most: int) -> int:
+def even_step(k: int, most: int) -> int:
     """K step of a chunk of k blocks: its largest divisor up to `most`, unless that wastes L0.
 
     A narrow last step leaves the cube waiting for the next wide load.

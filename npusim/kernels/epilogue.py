@@ -12,7 +12,7 @@ strip lies as *blocks* (NZ, for FRACTAL_NZ and NC1HWC0 outputs) or as *rows* (ND
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -72,13 +72,15 @@ class TileSpan:
 class EpilogueSpec:
     """A fused epilogue as the kernels need it: a bias operand, then steps.
 
-    `bias_bytes`: of the whole bias, which a block keeps on chip (at most).
+    `bias_bytes`: of the whole bias, which a block keeps on chip (at most). `taken`: bytes of UB
+    that are in use beside this epilogue.
     """
 
     bias: int | None
     steps: tuple[EpilogueStep, ...]
     out: np.dtype
     bias_bytes: int = 0
+    taken: int = field(default=0, kw_only=True)
 
     @cached_property
     def on_vector(self) -> bool:
@@ -146,7 +148,7 @@ def strip_bytes(spec: EpilogueSpec, m_blocks: int) -> int:
 
 def strip_blocks(spec: EpilogueSpec, chip: ChipSpec, m_blocks: int, n_blocks: int) -> int:
     """Column blocks per strip so that everything in UB fits; 0 when not even one does."""
-    room = chip.core.ub.size - spec.bias_bytes
+    room = chip.core.ub.size - spec.bias_bytes - spec.taken
     return max(0, min(n_blocks, room // strip_bytes(spec, m_blocks)))
 
 
@@ -160,6 +162,8 @@ class CubeOutput:
         columns: first output column of the block's share, and how many.
         most: tiles in L0C at most; with 1 the cube waits while a tile leaves.
     """
+
+    tag = ""  #: parts the instructions of two outputs of one kernel
 
     def __init__(
         self,
@@ -271,9 +275,15 @@ class CubeOutput:
                 row = self._bias_row(n1, nu).split(0, 16).expand(1)
                 local = row.broadcast((nu, tile.m16, 16))
                 biases = [b for _, b in self._target(local, n1, tile)]
-            return k.fixpipe(pairs, self._view.bursts(nu, tile), biases, relu)
+            return self._by_fixp(pairs, self._view.bursts(nu, tile), biases, relu)
 
-        return k.memo(("fixpipe", nu, min(nu * 16, n_valid - n1 * 16), tile.rows), build)
+        width = min(nu * 16, n_valid - n1 * 16)
+        return k.memo(("fixpipe", self.tag, nu, width, tile.rows), build)
+
+    def _by_fixp(
+        self, pairs: list[tuple[Region, Region]], bursts: int, biases: list[Region], relu: bool
+    ) -> Instr:
+        return self._k.fixpipe(pairs, bursts, biases, relu)
 
     # -- chips whose L0C leaves through the vector pipe --------------------------------------
 
@@ -301,13 +311,13 @@ class CubeOutput:
             yield from self._work_on(self._work, out, n1, nu, m16)
         yield self._out.enque()
         yield self._out.deque()
-
-        def store() -> Instr:
-            local = self._shape(out, spec.out, nu, m16)
-            return k.store_pairs(self._view.pieces(k.output(0), local, n1, tile))
-
-        yield k.memo(("store", *key), store)
+        local = self._shape(out, spec.out, nu, m16)
+        yield k.memo(("store", self.tag, *key), lambda: self._store(local, n1, tile))
         yield self._out.free()
+
+    def _store(self, local: Region, n1: int, tile: TileSpan) -> Instr:
+        """MTE3: a finished strip to where the result lies."""
+        return self._k.store_pairs(self._view.pieces(self._k.output(0), local, n1, tile))
 
     def _load_residual(self, slot: Alloc, operand: int, nu: int, n1: int, tile: TileSpan) -> Instr:
         k = self._k
@@ -364,7 +374,7 @@ class CubeOutput:
             op, scalar = "maxs", 0.0
             if step.op_type != "Relu":
                 op, scalar = _SCALAR[step.op_type], dict(step.attrs)["const1"]
-            yield k.memo(("step", i, size), lambda: k.vec(op, work, work, scalar=scalar))
+            yield k.memo(("step", self.tag, i, size), lambda: k.vec(op, work, work, scalar=scalar))
             return
         queue = self._residuals[step.operand]
         yield queue.deque()
@@ -373,7 +383,8 @@ class CubeOutput:
             wide, narrow = self._wide.region((size,), self.sums), other
             yield k.memo(("widen", i, size), lambda: k.vec("conv", wide, narrow))
             other = wide
-        yield k.memo(("step", i, size), lambda: k.vec(_TENSOR[step.op_type], work, work, other))
+        key = ("step", self.tag, i, size)
+        yield k.memo(key, lambda: k.vec(_TENSOR[step.op_type], work, work, other))
         yield queue.free()
 
 

@@ -315,6 +315,27 @@ class Kernel(VectorInstructions):
             effect,
         )
 
+    def fixpipe_l1(
+        self, dst: Region, src: Region, biases: Sequence[Region] = (), relu: bool = False
+    ) -> Instr:
+        """FIXP: L0C → L1 with cast, bias (a region in L1, of src's shape) and ReLU on the way.
+
+        Raises:
+            KernelError: the chip has no FIXP.
+        """
+        fixp = self.chip.core.fixp
+        if fixp is None:
+            raise KernelError(
+                f"fixpipe on {self.chip.name}",
+                "chips with core.fixp",
+                "leave L0C through the vector pipe (l0c_to_ub, ub_to_l1)",
+            )
+        cycles = fixp.head + ceil(dst.nbytes / fixp.l1_rate)
+        effect = effects.Fixpipe(((dst, src),), biases, relu) if self.functional else None
+        return Instr(
+            isa.Kind.LOCAL, Pipe.FIXP, "fixpipe_l1", self._issue, cycles, fixp.tail, effect
+        )
+
     def stall(self, pipe: Pipe, cycles: int) -> Instr:
         """`pipe` stands still for `cycles`, as its buffer's port is taken; nothing is issued."""
         return Instr(isa.Kind.LOCAL, pipe, "stall", 0, cycles)

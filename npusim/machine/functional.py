@@ -9,19 +9,23 @@ from math import prod
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, Layout, TensorType
+from npusim.ir import DType, EpilogueStep, Layout, TensorType
 from npusim.ir.layout import c0_of
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.machine.workers import Workers
 from npusim.ops import attributes, compute_node, get_operator
-from npusim.ops.blocked import conv_blocked, gemm_weights
+from npusim.ops.blocked import Steps, conv_blocked, gemm_weights
 from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_taps
 from npusim.ops.conv import BYTES, conv_window, spread_image
+from npusim.ops.conv_depth import POINTWISE
+from npusim.ops.window import Window
 from npusim.program.executable import Buffer, Executable, Task
 
 Observer = Callable[[Task, Arena], None]
 Seen = dict[str, np.ndarray]  #: operand → its bytes at some time
+#: Operators that run on the device layouts themselves, and which of their inputs are weights.
+CONVOLUTIONS = {"Conv": (1,), "ConvConv": (1, 3)}
 
 
 class FunctionalExecutor:
@@ -115,7 +119,7 @@ class FunctionalExecutor:
             for name, value in zip(task.outputs, compute_node(node, x, types), strict=True):
                 arena.storage(name)[...] = value
             return
-        kind = _blocked(ins) if node.op_type == "Conv" else ""
+        kind = _blocked(ins) if node.op_type in CONVOLUTIONS else ""
         if kind and outs[0].dtype is not DType.INT32:
             self._conv(task, ins, kind == "depthwise")
             return
@@ -127,12 +131,13 @@ class FunctionalExecutor:
 
     def _prepare_weights(self) -> None:
         for task in self._exe.tasks:
-            if task.node.op_type != "Conv" or task.compute_dtype in BYTES:
+            if task.node.op_type not in CONVOLUTIONS or task.compute_dtype in BYTES:
                 continue
             kind = _blocked([self._exe.buffers[n] if n else None for n in task.inputs])
-            w = self._exe.buffers[task.inputs[1]]
-            if kind and w.name in self._exe.constants:
-                self._weights[w.name] = self._arranged(w, kind == "depthwise")
+            for i in CONVOLUTIONS[task.node.op_type] if kind else ():
+                w = self._exe.buffers[task.inputs[i]]
+                if w.name in self._exe.constants:
+                    self._weights[w.name] = self._arranged(w, kind == "depthwise")
 
     def _arranged(self, w: Buffer, depthwise: bool) -> np.ndarray:
         stored = self._arena.storage(w.name)
@@ -141,6 +146,7 @@ class FunctionalExecutor:
         return gemm_weights(stored, prod(w.shape[2:]), w.shape[1])
 
     def _conv(self, task: Task, ins: list[Buffer | None], depthwise: bool) -> None:
+        """A convolution; or two, and what is between them is rounded to the type of the result."""
         arena, node = self._arena, task.node
         x, w = ins[0], ins[1]
         assert x is not None and w is not None
@@ -151,20 +157,43 @@ class FunctionalExecutor:
             found = arena.storage(name)
             return found.copy() if np.may_share_memory(found, out) else found
 
-        fused = {s.operand for s in node.epilogue}
-        has_bias = len(ins) > 2 and ins[2] is not None and 2 not in fused
-        bias = arena.storage(task.inputs[2]) if has_bias else None
         steps = [
             (s, None if s.operand is None else read(task.inputs[s.operand])) for s in node.epilogue
         ]
         attrs = attributes(node)
         window = conv_window(x.shape[2:], w.shape[2:], attrs)
-        image = spread_image(read(x.name), attrs.get("spread"))
+        image, bias = spread_image(read(x.name), attrs.get("spread")), self._bias(task, 2)
+        if node.op_type == "ConvConv":
+            second = ins[3]
+            assert second is not None
+            between = np.empty((len(image), -(-w.shape[0] // 16), *window.out, 16), out.dtype)
+            relu: Steps = [(EpilogueStep("Relu"), None)] if attrs["relu"] else []
+            self._convolve(image, w, bias, window, relu, between)
+            image, bias = between, self._bias(task, 4)
+            w, window = second, conv_window(window.out, (1, 1), POINTWISE)
+        self._convolve(image, w, bias, window, steps, out, depthwise)
+
+    def _convolve(
+        self,
+        image: np.ndarray,
+        w: Buffer,
+        bias: np.ndarray | None,
+        window: Window,
+        steps: Steps,
+        out: np.ndarray,
+        depthwise: bool = False,
+    ) -> None:
         weights = self._weights.get(w.name)
         if weights is None:
             weights = self._arranged(w, depthwise)
         arithmetic = depthwise_blocked if depthwise else conv_blocked
         self._workers.run(arithmetic(image, weights, bias, window, steps, out))
+
+    def _bias(self, task: Task, i: int) -> np.ndarray | None:
+        """Input i, where there is one and it is no epilogue step's."""
+        fused = {s.operand for s in task.node.epilogue}
+        given = i < len(task.inputs) and task.inputs[i] and i not in fused
+        return self._arena.storage(task.inputs[i]) if given else None
 
 
 def _blocked(ins: list[Buffer | None]) -> str:

@@ -17,6 +17,7 @@ from npusim.ops import (  # noqa: F401  (importing registers)
     cann_top_k,
     cast,
     conv,
+    conv_depth,
     detection,
     elementary,
     gather,

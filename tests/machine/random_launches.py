@@ -183,6 +183,20 @@ def _layer(rng: Random, size: int) -> tuple[OperandSpec, OperandSpec, OperandSpe
     return x, w, args.outputs[0], window
 
 
+@_maker("ConvConv")
+def _conv_conv(rng: Random, size: int) -> KernelArgs:
+    x, w, y, window = _layer(rng, size)
+    n, mid, ho, wo = y.shape
+    co = rng.randint(1, 2 * size)
+    out = OperandSpec((n, co, ho, wo), F16, NC)
+    biases = [rng.choice([None, OperandSpec((c,), F16)]) for c in (mid, co)]
+    inputs = (x, w, biases[0], OperandSpec((co, mid, 1, 1), F16, FZ), biases[1])
+    steps = rng.choice([(), (EpilogueStep("Relu"),)])
+    if rng.random() < 0.5:
+        inputs, steps = (*inputs, out), (EpilogueStep("Add", 5), *steps)
+    return launch("ConvConv", inputs, out, epilogue=steps, relu=rng.random() < 0.5, **window)
+
+
 @_maker("Conv2DBNTrainingReduce")
 def _conv_bn(rng: Random, size: int) -> KernelArgs:
     x, w, y, window = _layer(rng, size)

@@ -26,6 +26,9 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "DepthToSpace": ("Transpose",),
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
+    **dict.fromkeys(("GatherND", "GatherElements"), ("GatherND",)),
+    **dict.fromkeys(("ScatterND", "ScatterElements", "TensorScatter"), ("ScatterND",)),
+    **dict.fromkeys(("CumSum", "CumProd"), ("Scan",)),
     "DropOutDoMask": ("BitMask",),
     "OneHot": ("OneHot",),
     # ArgMax, ArgMin, Hardmax and TopK become what these kernels take: passes/selection.py.
@@ -113,6 +116,7 @@ PARAMETERS: dict[str, dict[int, str]] = {
     "Unsqueeze": {1: "axes"},
     "Dropout": {1: "ratio", 2: "training_mode"},
     "OneHot": {1: "depth", 2: "values"},
+    **dict.fromkeys(("CumSum", "CumProd"), {1: "axis"}),
     **{op: {1: "axes"} for op in CANDIDATES if CANDIDATES[op] == ("Reduce",)},
 }
 

@@ -20,6 +20,7 @@ from npusim.compiler.passes.conv1d import expand_conv1d
 from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
+from npusim.compiler.passes.cumulative import split_cumulative
 from npusim.compiler.passes.dequant import fuse_dequant
 from npusim.compiler.passes.factors import split_operators
 from npusim.compiler.passes.fold_constants import fold_constants
@@ -32,6 +33,7 @@ from npusim.compiler.passes.fuse import (
 from npusim.compiler.passes.gelu import fuse_gelu
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
 from npusim.compiler.passes.heavy_format import propagate_fractals
+from npusim.compiler.passes.indexed import arrange_indices
 from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
@@ -79,6 +81,8 @@ PASSES: tuple[Pass, ...] = (
     fold_scales,
     remove_dead,
     split_operators,
+    split_cumulative,
+    arrange_indices,
     pool_images,
     assign_precision,
     use_row_kernels,

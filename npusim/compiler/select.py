@@ -116,7 +116,8 @@ PARAMETERS: dict[str, dict[int, str]] = {
     "Unsqueeze": {1: "axes"},
     "Dropout": {1: "ratio", 2: "training_mode"},
     "OneHot": {1: "depth", 2: "values"},
-    **dict.fromkeys(("CumSum", "CumProd"), {1: "axis"}),
+    "CumSum": {1: "axis"},
+    "CumProd": {1: "axis"},
     **{op: {1: "axes"} for op in CANDIDATES if CANDIDATES[op] == ("Reduce",)},
 }
 

@@ -28,7 +28,9 @@ def refuse_picks(args: KernelArgs) -> str:
     if args.op_type not in BY_ELEMENT:
         return "" if index.shape and index.shape[-1] else "index tuples of no elements"
     axis = _axis(args)
-    if any(n != m for a, (n, m) in enumerate(zip(data.shape, index.shape, strict=True)) if a != axis):
+    if any(
+        n != m for a, (n, m) in enumerate(zip(data.shape, index.shape, strict=True)) if a != axis
+    ):
         return f"indices {index.shape} that do not reach all of {data.shape} beside the axis"
     return ""
 

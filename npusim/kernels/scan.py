@@ -34,7 +34,7 @@ from npusim.program.region import Region
 
 #: Operator → (vector instruction, what the first row is folded onto).
 FOLDS = {"CumSum": ("add", 0), "CumProd": ("mul", 1)}
-MIN_LANES = 64  #: per block, below which another block does not pay
+MIN_LANES = (64, 1)  #: per block, below which another block may not pay
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class Scan(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        return tilings(_lanes(args), chip, MIN_LANES, partial(_footprint, args))
+        for least in MIN_LANES:
+            yield from tilings(_lanes(args), chip, least, partial(_footprint, args))
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:

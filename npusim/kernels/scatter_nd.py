@@ -53,10 +53,6 @@ class _Chunk:
     end: int
     share: float
 
-    def own(self, count: int) -> int:
-        """Of `count` picks, those that fall to the chunk."""
-        return ceil(count * self.share)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """What its time depends on."""
@@ -99,13 +95,16 @@ class _Launch:
                 found.append(_Chunk(low, high, left, right, first, end, share))
         return found
 
-    def tiles(self, chunk: _Chunk, tiling: Tiling) -> tuple[int, int]:
-        """(whole tiles of picks, picks of the last)."""
-        return divmod(chunk.end - chunk.first, tiling["picks"])
+    def own(self, chunk: _Chunk, first: int, end: int) -> int:
+        """Of the picks first … end - 1, those that fall to the chunk (of elements, rounded up)."""
+        if self.narrow:
+            return ceil((end - first) * chunk.share)
+        a, b = (int((at - chunk.first) * chunk.share) for at in (first, end))
+        return b - a
 
-    def moved(self, chunk: _Chunk, count: int) -> int:
-        """Bytes of updates that a tile of `count` picks brings."""
-        rows = count if self.narrow else chunk.own(count)
+    def moved(self, chunk: _Chunk, first: int, end: int) -> int:
+        """Bytes of updates that a tile of picks brings."""
+        rows = end - first if self.narrow else self.own(chunk, first, end)
         return rows * (chunk.right - chunk.left) * self.size
 
 
@@ -164,17 +163,17 @@ class ScatterND(TileKernel):
         """Cycles of the busiest block: the scalar unit's, or the DMA's with what waits for it."""
         m, core = _launch(args), chip.core
         chunks = m.chunks(tiling)
+        some = chunks[:: max(1, len(chunks) // 64)]
         blocks, total = min(tiling["blocks"], len(chunks)), 0.0
-        for c in chunks[:: max(1, len(chunks) // 64)]:
-            picks = c.end - c.first
-            whole, rest = m.tiles(c, tiling)
+        for c in some:
             nbytes = (c.high - c.low) * (c.right - c.left) * m.size
-            issue = _issue(m, c, picks, chip)
+            tiles = -(-(c.end - c.first) // tiling["picks"])
             move = nbytes / core.mte2.ub_rate + nbytes / core.mte3.rate
-            move += (whole + (rest > 0)) * 2 * core.mte2.head + _load_cycles(m, c, picks, chip)
-            total += max(issue, move + _combine_cycles(m, c, picks, chip))
-        mean = total / len(chunks[:: max(1, len(chunks) // 64)])
-        busy = -(-len(chunks) // blocks) * mean
+            move += tiles * 2 * core.mte2.head
+            move += m.moved(c, c.first, c.end) / _load_rate(m, c, c.first, c.end, chip)
+            move += _combine_cycles(m, c, c.first, c.end, chip)
+            total += max(_issue(m, c, c.first, c.end, chip), move)
+        busy = -(-len(chunks) // blocks) * total / len(some)
         return busy + blocks * chip.cycles(chip.scheduler.per_block)
 
     @staticmethod
@@ -185,11 +184,12 @@ class ScatterND(TileKernel):
         entry = index.dtype.size * len(m.picks.extents)
         seen = updates = 0
         for c in chunks:
-            whole, rest = m.tiles(c, tiling)
-            updates += whole * m.moved(c, tiling["picks"]) + m.moved(c, rest)
-            for first, end in _tiles(c, tiling):
-                a, b = m.picks.entries(first, end)
-                seen += (b - a) * entry
+            updates += m.moved(c, c.first, c.end)
+            if m.picks.run:
+                a, b = m.picks.entries(c.first, c.end)
+                seen += -(-(c.end - c.first) // tiling["picks"]) * (b - a) * entry
+            else:
+                seen += (c.end - c.first) * entry
         n = max(1, min(tiling["blocks"], len(chunks)))
         traffic = {
             0: Traffic(data.nbytes, data.nbytes),
@@ -212,39 +212,29 @@ class ScatterND(TileKernel):
             yield from run.chunk(c)
 
 
-def _tiles(c: _Chunk, tiling: Tiling) -> Iterator[tuple[int, int]]:
-    for first in range(c.first, c.end, tiling["picks"]):
-        yield first, min(c.end, first + tiling["picks"])
-
-
-def _issue(m: _Launch, c: _Chunk, count: int, chip: ChipSpec) -> int:
-    """Scalar cycles to look at `count` picks, and to issue the commands of a chunk's own."""
-    each = SCAN_INSTRUCTIONS * len(m.picks.extents) * count
-    own = 0 if m.narrow else c.own(count) * INDEX_INSTRUCTIONS
+def _issue(m: _Launch, c: _Chunk, first: int, end: int, chip: ChipSpec) -> int:
+    """Scalar cycles to look at the picks first … end - 1, and for the commands of a chunk's own."""
+    each = SCAN_INSTRUCTIONS * len(m.picks.extents) * (end - first)
+    own = 0 if m.narrow else m.own(c, first, end) * INDEX_INSTRUCTIONS
     return (each + own) * chip.core.scalar.issue
 
 
-def _load_cycles(m: _Launch, c: _Chunk, count: int, chip: ChipSpec) -> float:
-    """MTE2's for the updates of `count` picks."""
-    return m.moved(c, count) / _load_rate(m, c, count, chip)
-
-
-def _load_rate(m: _Launch, c: _Chunk, count: int, chip: ChipSpec) -> float:
-    """Bytes per cycle: rows that are a command each, or narrow ones in one piece."""
-    if m.narrow:
+def _load_rate(m: _Launch, c: _Chunk, first: int, end: int, chip: ChipSpec) -> float:
+    """MTE2's bytes per cycle for updates: rows that are a command each, or narrow ones at once."""
+    if m.narrow or not m.own(c, first, end):
         return chip.core.mte2.ub_rate
     whole = m.args.operands[m.updates].nbytes
-    return row_port(chip, whole, m.moved(c, count), c.own(count))
+    return row_port(chip, whole, m.moved(c, first, end), m.own(c, first, end))
 
 
-def _combine_cycles(m: _Launch, c: _Chunk, count: int, chip: ChipSpec) -> int:
-    """The vector unit's time for a chunk's own of `count` picks; the scalar unit's for elements.
+def _combine_cycles(m: _Launch, c: _Chunk, first: int, end: int, chip: ChipSpec) -> int:
+    """The vector unit's time for a chunk's own of the picks; the scalar unit's for elements.
 
     An element is loaded and stored by the scalar unit; to combine it, what is there is loaded too.
     """
     if m.direct:
         return 0
-    width, own = c.right - c.left, c.own(count)
+    width, own = c.right - c.left, m.own(c, first, end)
     if m.narrow:
         return ceil(own * width * SCALAR_COPY * (1 if m.reduction == "none" else 2))
     row = Region.dense("UB", -1, 0, (width,), m.args.operands[0].dtype.np)
@@ -282,7 +272,8 @@ class _Run:
             yield k.set_flag(Pipe.MTE2, Pipe.V, self.here)
             yield k.wait_flag(Pipe.MTE2, Pipe.V, self.here)
         step, count = self.tiling["picks"], c.end - c.first
-        for i in k.loop(-(-count // step)):
+        tiles = -(-count // step)
+        for i in k.loop(tiles) if self.m.narrow else range(tiles):
             first = c.first + i * step
             yield from self._tile(c, table, first, min(c.end, first + step))
         if v:
@@ -327,11 +318,13 @@ class _Run:
             effect = ScatterPicked(dst, src, index, m.picks, first, c.low, None)
         elif k.functional:
             effect = OwnRows(dst, src, index, m.picks, first, c.low, c.high)
-        cap, head = _load_rate(m, c, n, k.chip), k.chip.core.mte2.head
+        issue, nbytes = _issue(m, c, first, first + n, k.chip), m.moved(c, first, first + n)
+        if not nbytes:  # nothing of its own among them, where they are spread evenly
+            return Instr(isa.Kind.LOCAL, Pipe.MTE2, "gather_gm", issue, 0, 0, effect)
+        cap, head = _load_rate(m, c, first, first + n, k.chip), k.chip.core.mte2.head
         return isa.gm_transfer(
-            Pipe.MTE2, "gather_gm", _issue(m, c, n, k.chip), head, m.moved(c, n), cap, m.updates,
-            False, effect,
-        )  # fmt: skip
+            Pipe.MTE2, "gather_gm", issue, head, nbytes, cap, m.updates, False, effect
+        )
 
     def _combine(self, c: _Chunk, table: Region, rows: Region, index: Region, first: int) -> Instr:
         """V: row by row, or element by element, in the order of the picks."""
@@ -340,9 +333,9 @@ class _Run:
         if k.functional:
             combine = REDUCTIONS.get(m.reduction)
             effect = ScatterPicked(table, rows, index, m.picks, first, c.low, combine)
-        issue = _issue(m, c, n, k.chip) if m.narrow else k.chip.core.scalar.issue * c.own(n)
-        cycles = _combine_cycles(m, c, n, k.chip)
-        tail = k.chip.core.vector.tail
-        return Instr(
-            isa.Kind.LOCAL, Pipe.V, "scatter", issue, cycles, tail, effect, serial=True
-        )
+        end = first + n
+        issue = k.chip.core.scalar.issue * m.own(c, first, end)
+        if m.narrow:
+            issue = _issue(m, c, first, end, k.chip)
+        cycles, tail = _combine_cycles(m, c, first, end, k.chip), k.chip.core.vector.tail
+        return Instr(isa.Kind.LOCAL, Pipe.V, "scatter", issue, cycles, tail, effect, serial=True)

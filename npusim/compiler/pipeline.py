@@ -17,6 +17,7 @@ from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
 from npusim.compiler.passes.conv1d import expand_conv1d
+from npusim.compiler.passes.conv3d import expand_conv3d
 from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
@@ -36,6 +37,7 @@ from npusim.compiler.passes.heavy_format import propagate_fractals
 from npusim.compiler.passes.indexed import arrange_indices
 from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
+from npusim.compiler.passes.lp_pool import pool_powers
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.pool_rank import pool_images
 from npusim.compiler.passes.precision import assign_precision
@@ -83,6 +85,8 @@ PASSES: tuple[Pass, ...] = (
     split_operators,
     split_cumulative,
     arrange_indices,
+    expand_conv3d,
+    pool_powers,
     pool_images,
     assign_precision,
     use_row_kernels,

@@ -47,6 +47,7 @@ from npusim.compiler.passes.quantized import lower_quantized
 from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
+from npusim.compiler.passes.resize import split_resize
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
 from npusim.compiler.passes.selection import use_row_kernels
 from npusim.compiler.passes.swish import fuse_swish
@@ -86,6 +87,7 @@ PASSES: tuple[Pass, ...] = (
     split_cumulative,
     arrange_indices,
     expand_conv3d,
+    split_resize,
     pool_powers,
     pool_images,
     assign_precision,

@@ -94,15 +94,6 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: Operator → what does its work once a pass has rewritten it.
-BECOMES: dict[str, str] = {
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), "Gemm"),
-    **dict.fromkeys(("MatMulInteger", "QLinearMatMul"), "MatMulV2"),
-    **dict.fromkeys(("ConvInteger", "QLinearConv"), "Conv"),
-    "QuantizeLinear": "AscendQuant",
-    "DequantizeLinear": "AscendAntiQuant",
-}
-
 #: Inputs that are parameters when constant: they become attributes of the launch.
 PARAMETERS: dict[str, dict[int, str]] = {
     "Slice": {1: "starts", 2: "ends", 3: "axes", 4: "steps"},
@@ -145,8 +136,7 @@ def moves_nothing(graph: Graph, node: Node) -> bool:
 
 
 def kernel_of(op_type: str) -> str:
-    """The preferred kernel of an operator; 'view' when it is free, '' for the AI CPU."""
-    op_type = BECOMES.get(op_type, op_type)
+    """The preferred kernel of an operator; 'view' when it is free, '' where there is none."""
     if op_type in (*VIEWS, "BitCast"):
         return "view"
     if op_type in CANDIDATES:

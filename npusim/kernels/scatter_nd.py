@@ -313,7 +313,7 @@ class _Run:
     def _fetch(self, c: _Chunk, dst: Region, src: Region, index: Region, first: int) -> Instr:
         """MTE2: the chunk's own updates, a command each, into it or beside it."""
         k, m, n = self.k, self.m, src.shape[0]
-        effect = None
+        effect: ScatterPicked | OwnRows | None = None
         if k.functional and m.direct:
             effect = ScatterPicked(dst, src, index, m.picks, first, c.low, None)
         elif k.functional:

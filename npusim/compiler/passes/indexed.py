@@ -19,7 +19,7 @@ MANY = 4096  #: indices that every block looks at in less time than four Transpo
 INDICES = (DType.INT32, DType.INT64)  #: types of the kernels
 
 
-@graph_pass("IndexedAxisPass", Kind.NEEDED)
+@graph_pass("IndexedAxisPass", Kind.NEEDED, {"ReverseSequence": "GatherND"})
 def arrange_indices(graph: Graph, ctx: CompileContext) -> Graph:
     """Scatters of elements along the last axis; gathers of what indices reach; ReverseSequence."""
     return stand_in(graph, ctx, _REWRITES)

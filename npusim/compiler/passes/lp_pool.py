@@ -14,7 +14,7 @@ from npusim.ops.pool import pool_window
 from npusim.ops.window import WINDOW_ATTRS, Window
 
 
-@graph_pass("LpPoolPass", Kind.NEEDED)
+@graph_pass("LpPoolPass", Kind.NEEDED, {"LpPool": "AveragePool"})
 def pool_powers(graph: Graph, ctx: CompileContext) -> Graph:
     """LpPool → powers, AveragePool over padding too, times the window's elements, the root."""
     return stand_in(graph, ctx, {"LpPool": _lp_pool})

@@ -69,7 +69,7 @@ def _along(
         return [*(values[d] for d in dims), *other]
 
     zero = (0,) * len(one)
-    wide = {
+    wide: dict[str, Any] = {
         "kernel_shape": of(window.kernel),
         "strides": of(window.strides),
         "dilations": of(window.dilations),

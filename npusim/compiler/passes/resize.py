@@ -33,12 +33,13 @@ def _resize(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     _, scale_values, size_values = (
         s.known(i) if i else None for i in (*node.inputs[1:], "", "", "")[:3]
     )
-    if scale_values is not None and not scale_values.size:
-        scale_values = None
-    if (scale_values is None and size_values is None) or not t.size or not out.size:
+    scales = sizes = None
+    if scale_values is not None and scale_values.size:
+        scales = scale_values.astype(np.float64)
+    elif size_values is not None:
+        sizes = ints(size_values)
+    if (scales is None and sizes is None) or not t.size or not out.size:
         return False
-    scales = None if scale_values is None else scale_values.astype(np.float64)
-    sizes = None if scales is not None else ints(size_values)
     if attrs["coordinate_transformation_mode"] == "tf_crop_and_resize":
         return False
     given = (t.shape, scales, sizes, attrs)

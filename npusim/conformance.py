@@ -60,7 +60,7 @@ def runs_on(op_type: str) -> str:
     """What runs an operator; '' when npusim does not have it."""
     from onnx import defs
 
-    import npusim.explore.replay  # noqa: F401  (registers the builders of launches)
+    import npusim.explore.replay  # registers the builders of launches
     import npusim.frontends.onnx_importer  # noqa: F401  (registers the rules)
     from npusim.compiler import becomes, kernel_of
     from npusim.explore.replay.launches import kernels_of

@@ -21,21 +21,26 @@ from npusim.ops.window import Window
 @graph_pass("ExpandConv3DPass", Kind.NEEDED)
 def expand_conv3d(graph: Graph, ctx: CompileContext) -> Graph:
     """Conv of [N, C, D, H, W] → Conv of [N·Do, kd·C, H, W]."""
-    if not any(
-        n.op_type == "Conv" and len(graph.type_of(n.inputs[0]).shape) == 5 for n in graph.nodes
-    ):
+    if not any(_is_volume(graph, n) for n in graph.nodes):
         return graph
     return stand_in(graph, ctx, {"Conv": _expand})
 
 
+def _is_volume(graph: Graph, node: Node) -> bool:
+    return node.op_type == "Conv" and len(graph.type_of(node.inputs[0]).shape) == 5
+
+
 def _expand(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     x, y = (s.graph.type_of(t) for t in (node.inputs[0], node.outputs[0]))
-    if len(x.shape) != 5 or not x.dtype.is_float or not x.size or not y.size or attrs["spread"]:
+    weights = s.graph.constants.get(node.inputs[1])  # constants are laid out for the cube
+    if weights is None or not _is_volume(s.graph, node) or attrs["spread"]:
         return False
-    kernel = s.shape(node.inputs[1])[2:]
+    if not x.dtype.is_float or not x.size or not y.size:
+        return False
+    kernel = weights.type.shape[2:]
     window, group = Window.of(x.shape[2:], kernel, attrs), int(attrs["group"])
     images = _images(s, node.inputs[0], window, group)
-    flat = _flat(s, node.inputs[1])
+    flat = _flat(s, weights)
     begin, end = window.begin[1:], window.end[1:]
     out = s.op(
         "Conv", images, flat, *node.inputs[2:], group=group, kernel_shape=list(kernel[1:]),
@@ -65,16 +70,12 @@ def _images(s: StandIn, x: str, window: Window, group: int) -> str:
     return s.reshape(whole, n * window.out[0], window.kernel[0] * c, *size)
 
 
-def _flat(s: StandIn, weights: str) -> str:
+def _flat(s: StandIn, weights: Constant) -> str:
     """[Co, C, kd, kh, kw] as [Co, kd·C, kh, kw]."""
-    co, c, kd, *kernel = s.shape(weights)
-    shape = (co, kd * c, *kernel)
-    constant = s.graph.constants.get(weights)
-    if constant is None:
-        return s.reshape(s.op("Transpose", weights, perm=[0, 2, 1, 3, 4]), *shape)
-    kind = TensorType(shape, constant.type.dtype)
-    name = s.tensor(shape, kind.dtype)
-    s.graph.constants[name] = _turned(constant, kind)
+    co, c, kd, *kernel = weights.type.shape
+    name = s.tensor((co, kd * c, *kernel), weights.type.dtype)
+    kind = TensorType(s.shape(name), weights.type.dtype)
+    s.graph.constants[name] = _turned(weights, kind)
     return name
 
 

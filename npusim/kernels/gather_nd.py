@@ -55,7 +55,8 @@ class GatherND(TileKernel):
         part = min(picks.width, room // ALIGN * ALIGN // size)
         index = len(picks.extents) * args.operands[1].dtype.size
         most = min(MAX_ROWS, room // (_pitch(part, size) * size + index))
-        for blocks in sorted({min(picks.count, n) for n in (1, 4, chip.vector_cores())}):
+        most_blocks = min(picks.count, chip.vector_cores())
+        for blocks in sorted({1, min(4, most_blocks), most_blocks}):
             rows = max(1, min(most, -(-picks.count // blocks)))
             yield {"rows": rows, "part": part, "blocks": blocks}
 

@@ -17,24 +17,26 @@ import numpy as np
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.kernels.elementwise import unsupported_type
+from npusim.kernels.estimate import pipeline_cycles, port_rate
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.rows import (
+    PAD,
+    UB_SHARE,
     Lanes,
     Strip,
     in_queue,
-    lane_estimate,
     lanes,
+    largest,
     out_queue,
     padded,
-    tilings,
 )
+from npusim.program.cost import dma_cap
 from npusim.program.isa import Instr
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import Region
 
 #: Operator → (vector instruction, what the first row is folded onto).
 FOLDS = {"CumSum": ("add", 0), "CumProd": ("mul", 1)}
-MIN_LANES = (64, 1)  #: per block, below which another block may not pay
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,30 @@ def _footprint(args: KernelArgs, tiling: Tiling) -> int:
     return lines * (tiling["r"] * (4 * size + copies) + work)
 
 
+def _cores(chip: ChipSpec) -> tuple[int, ...]:
+    """Blocks to try: all cores, or fewer, which have wider rows."""
+    return tuple(max(1, chip.vector_cores() // n) for n in (1, 2, 4))
+
+
+def _tiles(args: KernelArgs, chip: ChipSpec, base: Tiling) -> Iterator[Tiling]:
+    """Tiles of so many columns: whole lanes of as many rows of outer as fit, or pieces."""
+    found, room = _lanes(args), int(chip.core.ub.size * UB_SHARE)
+    outer = found.share(base, 0).size[0]
+
+    def fits(m: int, r: int) -> bool:
+        return _footprint(args, {**base, "m": m, "r": r}) <= room
+
+    if not fits(1, 1):
+        return
+    if fits(1, found.length):
+        most = largest(outer, 1, lambda n: fits(n, found.length))
+        yield {"m": -(-outer // -(-outer // most)), "r": found.length, **base}
+    for m in sorted({1, outer}):
+        if fits(m, 1):
+            most = largest(found.length, 1, partial(fits, m))
+            yield {"m": m, "r": -(-found.length // -(-found.length // most)), **base}
+
+
 @kernel("Scan")
 class Scan(TileKernel):
     """CumSum, CumProd along attribute `axis` of ND tensors; `exclusive`, `reverse`.
@@ -93,18 +119,43 @@ class Scan(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        for least in MIN_LANES:
-            yield from tilings(_lanes(args), chip, least, partial(_footprint, args))
+        """Blocks, columns a tile, and whole lanes, or pieces of one lane or of all of a block."""
+        found, seen = _lanes(args), set()
+        for blocks in sorted({min(found.outer * -(-found.inner // PAD), n) for n in _cores(chip)}):
+            parts = min(found.outer, blocks)
+            columns = min(-(-found.inner // PAD), max(1, blocks // parts))
+            base = {"parts": parts, "columns": columns}
+            wide = found.share(base, 0).size[1]
+            for i in sorted({min(n, wide) for n in (PAD, 4 * PAD, 16 * PAD)}):
+                for tiling in _tiles(args, chip, {**base, "i": i}):
+                    if (key := tuple(tiling.values())) not in seen:
+                        seen.add(key)
+                        yield tiling
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
         """Passes of the vector unit, and the heads of its steps, which wait for each other."""
-        found, vec = _lanes(args), chip.core.vector
-        nbytes = float(args.outputs[0].nbytes)
-        moved = lane_estimate(found, chip, tiling, 3, nbytes, nbytes)
-        share = found.share(tiling, 0)
-        outer, inner = -(-share.size[0] // tiling["m"]), -(-share.size[1] // tiling["i"])
-        return moved + outer * inner * found.length * (vec.head + vec.tail)
+        found, core, m, i = _lanes(args), chip.core, tiling["m"], tiling["i"]
+        outer, inner = found.share(tiling, found.blocks(tiling) - 1).size
+        lines = -(-outer // m) * -(-inner // i)
+        row = -(-i * _work(args).itemsize // core.vector.repeat_bytes)
+        each = core.vector.costs["binary"].b32 or 1.0
+        steps = lines * found.length * (core.vector.head + core.vector.tail + m * row * each)
+        nbytes, bursts = outer * inner * found.length * args.outputs[0].dtype.size, 1
+        if i < found.inner or i % PAD:
+            bursts = outer * -(-inner // i) * found.length
+        blocks = found.blocks(tiling)
+        read, written = (
+            nbytes / min(port_rate(chip, rate, blocks), dma_cap(nbytes, bursts, rate, per, least))
+            for rate, per, least in (
+                (core.mte2.ub_rate, core.mte2.burst, core.mte2.min_burst),
+                (core.mte3.rate, core.mte3.burst, core.mte3.min_burst),
+            )
+        )
+        tiles = lines * -(-found.length // tiling["r"])
+        shared = 2 * args.outputs[0].nbytes / chip.hbm_rate
+        launched = blocks * chip.cycles(chip.scheduler.per_block)
+        return pipeline_cycles(chip, steps, read, written, shared, tiles) + launched
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

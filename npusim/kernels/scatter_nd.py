@@ -151,7 +151,8 @@ class ScatterND(TileKernel):
         while sum(m.picks_bytes(picks, part)) > few and picks > 1:
             picks = -(-picks // 2)
         step = unit if p.width == 1 else 1
-        for blocks in sorted({1, 4, chip.vector_cores()}):
+        cores = chip.vector_cores()
+        for blocks in sorted({1, min(4, cores), cores}):
             rows = min(-(-p.rows // blocks), room // (m.pitch(part) * m.size))
             rows = rows // p.span * p.span if rows > p.span else -(-rows // step) * step
             if rows * m.pitch(part) * m.size > room:

@@ -396,7 +396,8 @@ def scatter(pick: Pick) -> Case:
     x = np.round(array(pick, dims, dtype))
     if pick((0, 1)):
         axis = pick(range(rank))
-        wanted = [*dims[:axis], pick((1, 5, 33)), *dims[axis + 1 :]]
+        wanted = [pick((1, n, n)) for n in dims]
+        wanted[axis] = pick((1, 5, 33))
         index = _tuples(pick, wanted, dims[axis : axis + 1])[..., 0]
         attrs = {"axis": axis, "reduction": reduction}
         updates = np.round(array(pick, wanted, dtype))

@@ -21,7 +21,7 @@ from npusim.program.kernel import kernel_names
         ("ConvTranspose", "AI Core: Conv2D"),
         ("LSTM", "AI Core: MatMul"),
         ("LpPool", "AI Core: Pool"),
-        ("ScatterElements", "AI Core: ScatterND"),
+        ("ScatterND", "AI Core: ScatterRows"),
         ("ReverseSequence", "AI Core: GatherND"),
         ("Trilu", "the operators of its body"),
         ("Einsum", "the operators of its body"),

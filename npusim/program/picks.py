@@ -177,3 +177,73 @@ class OwnRows:
     def write(self, memory: CoreMemory, values: tuple[Array, Array]) -> None:
         """Store them."""
         memory.view(self.dst)[values[0]] = values[1]
+
+
+@dataclass(slots=True)
+class OwnTargets:
+    """dst (n, w) = the rows of a table's part src (r, w), from row `low` on, that picks name.
+
+    Rows of dst whose pick names none of them are left as they are, and nothing reads them.
+    """
+
+    dst: Region
+    src: Region
+    index: Region
+    picks: Picks
+    first: int
+    low: int
+
+    def accesses(self) -> list[Access]:
+        """Any of the rows."""
+        return [*reads(self.index, self.src), *writes(self.dst)]
+
+    def read(self, memory: CoreMemory) -> tuple[Array, Array]:
+        """Which rows, and the rows."""
+        count = self.dst.shape[0]
+        at = self.picks.targets(self.first, count, memory.view(self.index)) - self.low
+        mine = (at >= 0) & (at < self.src.shape[0])
+        return mine, memory.view(self.src)[at[mine]]
+
+    def write(self, memory: CoreMemory, values: tuple[Array, Array]) -> None:
+        """Store them."""
+        memory.view(self.dst)[values[0]] = values[1]
+
+
+@dataclass(slots=True)
+class CombineRows:
+    """dst (n, w) = combine(dst, updates) for rows of picks of a part of `rows` rows from `low` on.
+
+    Picks of one row go on from each other, in order. `combine` is a numpy function such as np.add.
+    """
+
+    dst: Region
+    updates: Region
+    index: Region
+    picks: Picks
+    first: int
+    low: int
+    rows: int
+    combine: Callable[..., Array]
+
+    def accesses(self) -> list[Access]:
+        """All rows: which are the part's is known at run time only."""
+        return [*reads(self.index, self.updates, self.dst), *writes(self.dst)]
+
+    def read(self, memory: CoreMemory) -> dict[int, Array]:
+        """The rows made."""
+        before, updates = memory.view(self.dst), memory.view(self.updates)
+        at = self.picks.targets(self.first, len(before), memory.view(self.index)) - self.low
+        made: dict[int, Array] = {}
+        last: dict[int, int] = {}
+        for j, row in enumerate(at):
+            if 0 <= row < self.rows:
+                base = made[last[row]] if row in last else before[j]
+                with np.errstate(all="ignore"):
+                    made[j] = self.combine(base, updates[j])
+                last[row] = j
+        return made
+
+    def write(self, memory: CoreMemory, values: dict[int, Array]) -> None:
+        """Store them."""
+        for j, row in values.items():
+            memory.view(self.dst)[j] = row

@@ -29,7 +29,7 @@ def test_many_indices_go_along_the_last_axis(axis: int) -> None:
     wanted = (20, 9, 40) if axis else (9, 30, 40)
     graph = _indexed("ScatterElements", shape, wanted, wanted, axis=axis, reduction="max")
     result = passed(arrange_indices, graph)
-    assert kinds(result) == [*["Transpose"] * 3, "ScatterElements", "Transpose"]
+    assert kinds(result) == [*["Transpose"] * 3, "ScatterElements", "Transpose", "Identity"]
     same_values(graph, result, 0)
 
 
@@ -37,6 +37,16 @@ def test_few_indices_and_the_last_axis_stay() -> None:
     for shape, axis in (((5, 6), 0), ((80, 90), 1)):
         graph = _indexed("ScatterElements", shape, shape, shape, axis=axis)
         assert kinds(passed(arrange_indices, graph)) == ["ScatterElements"]
+
+
+@pytest.mark.parametrize("wanted", [(9, 3, 8), (9, 3, 5)])
+def test_elements_are_scattered_into_the_corner(wanted: tuple[int, ...]) -> None:
+    graph = _indexed("ScatterElements", (9, 7, 8), wanted, wanted, axis=0, reduction="add")
+    result = passed(arrange_indices, graph)
+    assert kinds(result).count("Concat") == sum(
+        a < b for a, b in zip(wanted, (9, 7, 8), strict=True)
+    )
+    same_values(graph, result, 0)
 
 
 def test_elements_are_gathered_from_the_corner() -> None:

@@ -35,26 +35,47 @@ def gather_nd(rng: Random, size: int) -> KernelArgs:
     return KernelArgs("GatherND", (data, index), (out,), (("batch_dims", batch),))
 
 
-def scatter_nd(rng: Random, size: int) -> KernelArgs:
-    """Rows or elements, overwritten or combined; a part of a cache."""
-    data = OperandSpec(tuple(rng.randint(2, 2 * size) for _ in range(3)), rng.choice([F16, F32]))
-    kind, axis = rng.randrange(3), rng.randrange(3)
-    reduction = ("reduction", rng.choice(["none", "none", "add", "mul", "max", "min"]))
-    shape = [*data.shape]
-    if kind == 0:
-        shape[axis] = rng.randint(1, 2 * size)
-        index, updates = (OperandSpec(tuple(shape), t) for t in (I32, data.dtype))
-        attrs = (("axis", axis), reduction)
-        return KernelArgs("ScatterElements", (data, index, updates), (data,), attrs)
-    if kind == 1:
-        axis = max(axis, 1)
-        shape[axis] = rng.randint(1, shape[axis])
-        update, starts = OperandSpec(tuple(shape), data.dtype), OperandSpec(data.shape[:1], I64)
-        mode = ("mode", rng.choice(["linear", "circular"]))
-        return KernelArgs("TensorScatter", (data, update, starts), (data,), (("axis", axis), mode))
-    n, k = rng.randint(1, 8 * size), rng.randint(1, 3)
+def _scatter(rng: Random, size: int, widest: int) -> KernelArgs:
+    """Rows of at most so many elements, overwritten or combined; a part of a cache."""
+    data = OperandSpec(
+        (rng.randint(2, 2 * size), rng.randint(2, 2 * size), rng.randint(1, widest)),
+        rng.choice([F16, F32]),
+    )
+    if rng.random() < 0.3:
+        shape = (data.shape[0], rng.randint(1, data.shape[1]), data.shape[2])
+        update, starts = OperandSpec(shape, data.dtype), OperandSpec(data.shape[:1], I64)
+        attrs = (("axis", 1), ("mode", rng.choice(["linear", "circular"])))
+        return KernelArgs("TensorScatter", (data, update, starts), (data,), attrs)
+    n, k = rng.randint(1, 8 * size), rng.randint(1, 2)
     updates = OperandSpec((n, *data.shape[k:]), data.dtype)
-    return KernelArgs("ScatterND", (data, OperandSpec((n, k), I64), updates), (data,), (reduction,))
+    inputs = (data, OperandSpec((n, k), I64), updates)
+    return KernelArgs("ScatterND", inputs, (data,), (_reduction(rng),))
 
 
-MAKERS = {"Scan": scan, "GatherND": gather_nd, "ScatterND": scatter_nd}
+def _reduction(rng: Random) -> tuple[str, str]:
+    return "reduction", rng.choice(["none", "none", "add", "mul", "max", "min"])
+
+
+def scatter_rows(rng: Random, size: int) -> KernelArgs:
+    """Rows of a block and more."""
+    return _scatter(rng, size, 40 * size)
+
+
+def scatter_elements(rng: Random, size: int) -> KernelArgs:
+    """Elements along an axis, or narrow rows."""
+    if rng.random() < 0.4:
+        return _scatter(rng, size, 7)
+    data = OperandSpec(tuple(rng.randint(2, 2 * size) for _ in range(3)), rng.choice([F16, F32]))
+    axis, shape = rng.randrange(3), [*data.shape]
+    shape[axis] = rng.randint(1, 2 * size)
+    index, updates = (OperandSpec(tuple(shape), t) for t in (I32, data.dtype))
+    attrs = (("axis", axis), _reduction(rng))
+    return KernelArgs("ScatterElements", (data, index, updates), (data,), attrs)
+
+
+MAKERS = {
+    "Scan": scan,
+    "GatherND": gather_nd,
+    "ScatterRows": scatter_rows,
+    "ScatterElements": scatter_elements,
+}

@@ -26,25 +26,50 @@ def arrange_indices(graph: Graph, ctx: CompileContext) -> Graph:
 
 
 def _scatter_elements(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
-    """The axis last, where there are many indices."""
-    rank = len(s.shape(node.inputs[0]))
-    axis, index = int(attrs["axis"]) % rank, s.graph.type_of(node.inputs[1])
-    inner = prod(index.shape[axis + 1 :])
-    if inner == 1 or index.size < MANY or index.dtype not in INDICES:
+    """The axis last, where there are many indices; into the corner that they reach."""
+    data, index = s.shape(node.inputs[0]), s.graph.type_of(node.inputs[1])
+    axis = int(attrs["axis"]) % len(data)
+    beside = _short(data, index.shape, axis)
+    if not index.size or index.dtype not in INDICES:
         return False
-    perm = [a for a in range(rank) if a != axis] + [axis]
-    turned = (s.op("Transpose", i, perm=perm) for i in node.inputs)
-    y = s.op("ScatterElements", *turned, axis=-1, reduction=attrs["reduction"])
-    back = [perm.index(a) for a in range(rank)]
-    s.op("Transpose", y, into=node.outputs[0], perm=back)
+    turned = prod(index.shape[axis + 1 :]) > 1 and index.size >= MANY
+    if not beside and not turned:
+        return False
+    x, rests = node.inputs[0], []
+    for a in beside:
+        n, end = index.shape[a], data[a]
+        rests.append(s.op("Slice", x, s.ints(n), s.ints(end), s.ints(a)))
+        x = s.op("Slice", x, s.ints(0), s.ints(n), s.ints(a))
+    y = _scattered(s, (x, *node.inputs[1:]), axis, attrs["reduction"], turned)
+    for a, rest in zip(reversed(beside), reversed(rests), strict=True):
+        y = s.op("Concat", y, rest, axis=a)
+    s.op("Identity", y, into=node.outputs[0])
     return True
+
+
+def _scattered(
+    s: StandIn, operands: tuple[str, ...], axis: int, reduction: str, turned: bool
+) -> str:
+    """Elements along an axis; with `turned`, along the last one between Transposes."""
+    if not turned:
+        return s.op("ScatterElements", *operands, axis=axis, reduction=reduction)
+    rank = len(s.shape(operands[0]))
+    perm = [a for a in range(rank) if a != axis] + [axis]
+    rows = (s.op("Transpose", i, perm=perm) for i in operands)
+    y = s.op("ScatterElements", *rows, axis=-1, reduction=reduction)
+    return s.op("Transpose", y, perm=[perm.index(a) for a in range(rank)])
+
+
+def _short(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> list[int]:
+    """The axes beside `axis` of which the indices reach a part only."""
+    return [a for a in range(len(data)) if a != axis and index[a] < data[a]]
 
 
 def _gather_elements(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     """From the corner of the data that the indices reach."""
     data, index = (s.shape(i) for i in node.inputs)
     axis = int(attrs["axis"]) % len(data)
-    beside = [a for a in range(len(data)) if a != axis and index[a] < data[a]]
+    beside = _short(data, index, axis)
     if not beside or not prod(index):
         return False
     bounds = (s.ints(*(0 for _ in beside)), s.ints(*(index[a] for a in beside)))

@@ -59,15 +59,20 @@ def _images(s: StandIn, x: str, window: Window, group: int) -> str:
     first, last, step = window.begin[0], window.end[0], window.strides[0]
     if first or last:
         x = s.op("Pad", x, s.ints(0, 0, first, 0, 0, 0, 0, last, 0, 0))
-    depth, pixels = s.shape(x)[2], size[0] * size[1]
-    x = s.reshape(s.op("Transpose", x, perm=[0, 2, 1, 3, 4]), n, depth, group, c // group * pixels)
-    taps = []
-    for tap in range(window.kernel[0]):
-        start = tap * window.dilations[0]
-        bounds = (s.ints(start), s.ints(start + (window.out[0] - 1) * step + 1))
+    depth, pixels, out = s.shape(x)[2], size[0] * size[1], window.out[0]
+    x = s.op("Transpose", x, perm=[0, 2, 1, 3, 4])
+    starts = [tap * window.dilations[0] for tap in range(window.kernel[0])]
+    shape = (n * out, len(starts) * c, *size)
+    if group == 1:  # the slices lie as the channels should
+        slices = np.add.outer(np.arange(out) * step, starts).reshape(-1)
+        if not np.array_equal(slices, np.arange(depth)):
+            x = s.op("Gather", x, s.constant(slices), axis=1)
+        return s.reshape(x, *shape)
+    x, taps = s.reshape(x, n, depth, group, c // group * pixels), []
+    for start in starts:
+        bounds = (s.ints(start), s.ints(start + (out - 1) * step + 1))
         taps.append(s.op("Slice", x, *bounds, s.ints(1), s.ints(step)))
-    whole = taps[0] if len(taps) == 1 else s.op("Concat", *taps, axis=3)
-    return s.reshape(whole, n * window.out[0], window.kernel[0] * c, *size)
+    return s.reshape(taps[0] if len(taps) == 1 else s.op("Concat", *taps, axis=3), *shape)
 
 
 def _flat(s: StandIn, weights: Constant) -> str:

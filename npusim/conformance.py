@@ -57,10 +57,13 @@ def conformance() -> Conformance:
 
 
 def runs_on(op_type: str) -> str:
-    """What runs a standard operator; '' when npusim does not have it."""
+    """What runs an operator; '' when npusim does not have it."""
     from onnx import defs
 
-    from npusim.compiler import kernel_of
+    import npusim.explore.replay  # registers the builders of launches
+    import npusim.frontends.onnx_importer  # noqa: F401  (registers the rules)
+    from npusim.compiler import becomes, kernel_of
+    from npusim.explore.replay.launches import kernels_of
     from npusim.frontends.onnx_control import CONTROL
     from npusim.frontends.onnx_opset import has_rule, rewrites_all
     from npusim.frontends.onnx_training import DIALECT as TRAINING
@@ -68,13 +71,15 @@ def runs_on(op_type: str) -> str:
 
     if op_type in CONSTANTS:
         return "no task: a constant"
-    kernel = kernel_of(op_type) if has_operator(op_type) else ""
+    kernel = kernel_of(becomes(op_type)) if has_operator(op_type) else ""
     if kernel:
         return "no task: a view" if kernel == "view" else f"AI Core: {kernel}"
     if op_type in CONTROL:
         return "unrolled at import"
     if rewrites_all(op_type) or op_type in TRAINING.rewrites:
         return "the operators of its body"
+    if kernels_of(op_type):
+        return f"AI Core, in replays: {', '.join(kernels_of(op_type))}"
     if has_operator(op_type):
         return "AI CPU"
     if has_rule(op_type):

@@ -123,10 +123,16 @@ def other_ranks(pick: Pick) -> Case:
     size = tuple(pick((1, 5, 8, 11)) for _ in range(pick((1, 3))))
     attrs, dtype = _window(pick, size), pick(FLOATS[:2])
     x = array(pick, (pick((1, 2)), pick((1, 3, 16)), *size), dtype)
-    op = pick(("Conv", "MaxPool", "AveragePool", "GlobalAveragePool"))
+    op = pick(("Conv", "Conv", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool"))
     if op == "Conv":
-        w = array(pick, (pick((1, 16, 17)), x.shape[1], *attrs["kernel_shape"]), dtype)
-        return Case(op, (x, w), attrs, fixed=(1,))
+        group = pick([g for g in (1, 3, 16) if x.shape[1] % g == 0])
+        co, ci = group * pick((1, 2, 17)), x.shape[1] // group
+        w = array(pick, (co, ci, *attrs["kernel_shape"]), dtype)
+        return Case(op, (x, w), {**attrs, "group": group}, fixed=pick(((1,), ())))
+    if op == "AveragePool":
+        attrs |= {"ceil_mode": pick((0, 1)), "count_include_pad": pick((0, 1))}
+    if op == "LpPool":
+        attrs["p"] = pick((1, 2, 3))
     return Case(op, (x,), {} if op.startswith("Global") else attrs)
 
 
@@ -346,6 +352,109 @@ def gather(pick: Pick) -> Case:
     return Case("Gather", (x, index), {"axis": axis}, fixed=pick(((), (1,))))
 
 
+def cumulative(pick: Pick) -> Case:
+    """Values around one, whose products stay moderate."""
+    rank = pick(range(1, 5))
+    dims, dtype = shape(pick, rank, 8000), pick((*FLOATS, "int32"))
+    op, rng = pick(("CumSum", "CumProd")), np.random.default_rng(pick(range(1000)))
+    x = rng.integers(-1, 2, dims) if dtype == "int32" else rng.uniform(0.99, 1.01, dims)
+    attrs = {"exclusive": pick((0, 1)), "reverse": pick((0, 1))}
+    axis = np.array(pick(range(-rank, rank)), np.int64)
+    kind = BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
+    return Case(op, (x.astype(kind), axis), attrs, fixed=pick(((1,), (1,), ())))
+
+
+def _tuples(pick: Pick, dims: Sequence[int], extents: Sequence[int]) -> np.ndarray:
+    """Index tuples into dimensions of these extents, counted from either end."""
+    rng = np.random.default_rng(pick(range(1000)))
+    parts = [rng.integers(-n, n, dims) if n else np.zeros(dims, int) for n in extents]
+    return np.stack(parts, -1).astype(pick(("int64", "int32")))
+
+
+def gather_tuples(pick: Pick) -> Case:
+    rank = pick(range(1, 5))
+    dims = [max(n, 1) for n in shape(pick, rank, 6000)]
+    if pick((0, 1)):
+        axis = pick(range(rank))
+        wanted = [pick((1, n)) for n in dims]
+        wanted[axis] = pick((0, 1, 5, 33))
+        index = _tuples(pick, wanted, dims[axis : axis + 1])[..., 0]
+        return Case("GatherElements", (array(pick, dims, pick(ANY)), index), {"axis": axis})
+    batch = pick(range(rank))
+    k = pick(range(1, rank - batch + 1))
+    chosen = (*dims[:batch], *shape(pick, pick(range(3)), 60))
+    index = _tuples(pick, chosen, dims[batch : batch + k])
+    return Case("GatherND", (array(pick, dims, pick(ANY)), index), {"batch_dims": batch})
+
+
+def scatter(pick: Pick) -> Case:
+    """Whole numbers, whose sums are exact; no long products of duplicates."""
+    rank = pick(range(1, 4))
+    dims = [max(n, 1) for n in shape(pick, rank, 4000)]
+    reduction = pick(("none", "none", "add", "mul", "max", "min"))
+    dtype = pick(ANY if reduction == "none" else ("float32", "float16", "int32"))
+    x = np.round(array(pick, dims, dtype))
+    if pick((0, 1)):
+        axis = pick(range(rank))
+        wanted = [pick((1, n, n)) for n in dims]
+        wanted[axis] = pick((1, 5, 33))
+        index = _tuples(pick, wanted, dims[axis : axis + 1])[..., 0]
+        attrs = {"axis": axis, "reduction": reduction}
+        updates = np.round(array(pick, wanted, dtype))
+        return Case("ScatterElements", (x, index, updates.astype(x.dtype)), attrs)
+    k = pick(range(1, rank + 1))
+    chosen = shape(pick, pick(range(3)), 60)
+    updates = np.round(array(pick, (*chosen, *dims[k:]), dtype)).astype(x.dtype)
+    index = _tuples(pick, chosen, dims[:k])
+    return Case("ScatterND", (x, index, updates), {"reduction": reduction})
+
+
+def cache(pick: Pick) -> Case:
+    """A cache [N, …] with an update from a position of each of N on."""
+    dims = [pick((1, 2, 5)), pick((1, 3)), pick((4, 9, 33)), pick((1, 7, 64))]
+    axis, mode = pick((1, 2, 3, -1, -2)), pick(("linear", "circular"))
+    part, extent = list(dims), dims[axis]
+    part[axis] = pick([n for n in (1, 2, 3) if n <= extent])
+    x, update = (array(pick, d, pick(("float16", "int8"))) for d in (dims, part))
+    room = extent if mode == "circular" else extent - part[axis] + 1
+    starts = np.random.default_rng(pick(range(100))).integers(0, room, dims[0])
+    given = (x, update.astype(x.dtype), starts)[: pick((2, 3, 3))]
+    return Case("TensorScatter", given, {"axis": axis, "mode": mode})
+
+
+def reversed_parts(pick: Pick) -> Case:
+    x = array(
+        pick, (pick((1, 3, 17)), pick((1, 4, 5)), *shape(pick, pick(range(3)), 70)), "float16"
+    )
+    time = pick((0, 1))
+    lengths = np.array([pick(range(1, x.shape[time] + 1)) for _ in range(x.shape[1 - time])])
+    attrs = {"time_axis": time, "batch_axis": 1 - time}
+    return Case("ReverseSequence", (x, lengths), attrs, fixed=(1,))
+
+
+def resize(pick: Pick) -> Case:
+    mode = pick(("nearest", "linear", "cubic"))
+    x = array(pick, (pick((1, 2)), pick((1, 3, 16)), pick((1, 3, 8, 17)), pick((1, 5, 33))),
+              pick(FLOATS[:2]))  # fmt: skip
+    attrs: dict[str, Any] = {"mode": mode}
+    attrs["coordinate_transformation_mode"] = pick(
+        ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric")
+    )
+    if mode != "nearest":
+        attrs["antialias"] = pick((0, 0, 1))
+    if pick((0, 1)):
+        scales = np.array([1, 1, pick((1, 1.5, 2)), pick((1, 2, 2.3))], np.float32)
+        return Case("Resize", (x, None, scales), attrs, fixed=(2,))
+    sizes = _ints([*x.shape[:2], pick((1, 7, 16)), pick((5, 16, 40))])
+    return Case("Resize", (x, None, None, sizes), attrs, fixed=(3,))
+
+
+def bytes_left(pick: Pick) -> Case:
+    dims, dtype = shape(pick, pick(range(1, 4)), 3000), pick(("int8", "uint8"))
+    x, y = (array(pick, d, dtype) for d in (dims, dims[pick(range(len(dims))) :]))
+    return Case("Mod", (x, np.where(y == 0, 7, y).astype(dtype)), {"fmod": pick((0, 1))})
+
+
 def extremes(pick: Pick) -> Case:
     rank = pick(range(1, 4))
     dims = tuple(max(n, 1) for n in shape(pick, rank))
@@ -384,6 +493,7 @@ FAMILIES = {
         unary, integers, other_ranks, positive, binary, logic, bits, where, cast, softmax, reduce,
         normal, channel_norm,
         matmul, gemm, conv, pool, transpose, concat, split, slices, pad, spread, gather, extremes,
-        one_hot, blocks,
+        one_hot, blocks, cumulative, gather_tuples, scatter, cache, reversed_parts, resize,
+        bytes_left,
     )
 }  # fmt: skip

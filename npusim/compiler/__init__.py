@@ -8,7 +8,7 @@ from npusim.compiler.pipeline import (
     compile_watched,
     lower_graph,
 )
-from npusim.compiler.rewrite import PassReport
+from npusim.compiler.rewrite import PassReport, becomes
 from npusim.compiler.select import kernel_of
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "CompileOptions",
     "Decision",
     "PassReport",
+    "becomes",
     "compile_graph",
     "compile_watched",
     "kernel_of",

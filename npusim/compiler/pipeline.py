@@ -17,10 +17,12 @@ from npusim.compiler.passes.batchnorm import fold_batchnorm
 from npusim.compiler.passes.cleanup import remove_dead, remove_identities
 from npusim.compiler.passes.common_subexpressions import eliminate_common
 from npusim.compiler.passes.conv1d import expand_conv1d
+from npusim.compiler.passes.conv3d import expand_conv3d
 from npusim.compiler.passes.conv_depth import fuse_conv_depth
 from npusim.compiler.passes.conv_scale import fold_scales
 from npusim.compiler.passes.conv_transpose import turn_transposed_conv
 from npusim.compiler.passes.cube_cast import fuse_conv_cast, fuse_matmul_cast
+from npusim.compiler.passes.cumulative import split_cumulative
 from npusim.compiler.passes.dequant import fuse_dequant
 from npusim.compiler.passes.factors import split_operators
 from npusim.compiler.passes.fold_constants import fold_constants
@@ -33,8 +35,10 @@ from npusim.compiler.passes.fuse import (
 from npusim.compiler.passes.gelu import fuse_gelu
 from npusim.compiler.passes.grouped_conv import expand_grouped_conv
 from npusim.compiler.passes.heavy_format import propagate_fractals
+from npusim.compiler.passes.indexed import arrange_indices
 from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
+from npusim.compiler.passes.lp_pool import pool_powers
 from npusim.compiler.passes.no_ops import remove_no_ops
 from npusim.compiler.passes.pool_rank import pool_images
 from npusim.compiler.passes.precision import assign_precision
@@ -44,6 +48,7 @@ from npusim.compiler.passes.quantized import lower_quantized
 from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
 from npusim.compiler.passes.reshapes import remove_reshapes
+from npusim.compiler.passes.resize import split_resize
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
 from npusim.compiler.passes.selection import use_row_kernels
 from npusim.compiler.passes.swish import fuse_swish
@@ -80,6 +85,11 @@ PASSES: tuple[Pass, ...] = (
     fold_scales,
     remove_dead,
     split_operators,
+    split_cumulative,
+    arrange_indices,
+    expand_conv3d,
+    split_resize,
+    pool_powers,
     pool_images,
     assign_precision,
     use_row_kernels,

@@ -10,8 +10,8 @@ Names are CANN's where CANN has the pass, so that its `fusion_switch.cfg` files 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
 
@@ -38,11 +38,15 @@ LEVELS = {Kind.NEEDED: 0, Kind.CLEAN_UP: 1, Kind.GRAPH_FUSION: 2, Kind.UB_FUSION
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass: call it as the function that it is."""
+    """A pass: call it as the function that it is.
+
+    `becomes`: operators without a kernel that it rewrites → the one that does most of their work.
+    """
 
     name: str
     kind: Kind
     rewrite: Rewrite
+    becomes: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, graph: Graph, ctx: CompileContext) -> Graph:
         """The graph rewritten; the one given stays as it is."""
@@ -77,8 +81,10 @@ class PassReport:
 _PASSES: dict[str, Pass] = {}
 
 
-def graph_pass(name: str, kind: Kind) -> Callable[[Rewrite], Pass]:
-    """Decorator: make a function a pass.
+def graph_pass(
+    name: str, kind: Kind, becomes: Mapping[str, str] | None = None
+) -> Callable[[Rewrite], Pass]:
+    """Decorator: make a function a pass (`becomes`: see `Pass`).
 
     Raises:
         ValueError: the name is taken.
@@ -87,10 +93,18 @@ def graph_pass(name: str, kind: Kind) -> Callable[[Rewrite], Pass]:
     def declare(rewrite: Rewrite) -> Pass:
         if name in _PASSES:
             raise ValueError(f"pass {name!r} is declared twice")
-        _PASSES[name] = Pass(name, kind, rewrite)
+        _PASSES[name] = Pass(name, kind, rewrite, becomes or {})
         return _PASSES[name]
 
     return declare
+
+
+def becomes(op_type: str) -> str:
+    """The operator that does the work of another once passes have run; the same where none is."""
+    for p in _PASSES.values():
+        if op_type in p.becomes:
+            return becomes(p.becomes[op_type])
+    return op_type
 
 
 def declared_passes() -> list[Pass]:

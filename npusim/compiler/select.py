@@ -27,6 +27,10 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "DepthToSpace": ("Transpose",),
     "SpaceToDepth": ("Transpose",),
     "Gather": ("Gather",),
+    **dict.fromkeys(("GatherND", "GatherElements"), ("GatherND",)),
+    "ScatterElements": ("ScatterElements",),
+    **dict.fromkeys(("ScatterND", "TensorScatter"), ("ScatterRows", "ScatterElements")),
+    **dict.fromkeys(("CumSum", "CumProd"), ("Scan",)),
     "DropOutDoMask": ("BitMask",),
     "OneHot": ("OneHot",),
     # ArgMax, ArgMin, Hardmax and TopK become what these kernels take: passes/selection.py.
@@ -92,15 +96,6 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: Operator → what does its work once a pass has rewritten it.
-BECOMES: dict[str, str] = {
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), "Gemm"),
-    **dict.fromkeys(("MatMulInteger", "QLinearMatMul"), "MatMulV2"),
-    **dict.fromkeys(("ConvInteger", "QLinearConv"), "Conv"),
-    "QuantizeLinear": "AscendQuant",
-    "DequantizeLinear": "AscendAntiQuant",
-}
-
 #: Inputs that are parameters when constant: they become attributes of the launch.
 PARAMETERS: dict[str, dict[int, str]] = {
     "Slice": {1: "starts", 2: "ends", 3: "axes", 4: "steps"},
@@ -114,6 +109,8 @@ PARAMETERS: dict[str, dict[int, str]] = {
     "Unsqueeze": {1: "axes"},
     "Dropout": {1: "ratio", 2: "training_mode"},
     "OneHot": {1: "depth", 2: "values"},
+    "CumSum": {1: "axis"},
+    "CumProd": {1: "axis"},
     **{op: {1: "axes"} for op in CANDIDATES if CANDIDATES[op] == ("Reduce",)},
 }
 
@@ -141,8 +138,7 @@ def moves_nothing(graph: Graph, node: Node) -> bool:
 
 
 def kernel_of(op_type: str) -> str:
-    """The preferred kernel of an operator; 'view' when it is free, '' for the AI CPU."""
-    op_type = BECOMES.get(op_type, op_type)
+    """The preferred kernel of an operator; 'view' when it is free, '' where there is none."""
     if op_type in (*VIEWS, "BitCast"):
         return "view"
     if op_type in CANDIDATES:

@@ -88,6 +88,13 @@ RAW = {
 }
 
 
+#: Why there is no program for an operator that looks like one.
+WHY_NOT = {
+    "Mod": ", which rounds quotients: remainders would not be exact",
+    "BitShift": ", whose vshl and vshr shift all elements by one amount",
+}
+
+
 def _op(*names: str) -> Callable[[Lower], Lower]:
     def register(fn: Lower) -> Lower:
         LOWER.update(dict.fromkeys(names, fn))
@@ -474,7 +481,9 @@ def lower(b: Builder, op_type: str, attrs: Attrs, operands: list[Any]) -> list[V
     fn = LOWER.get(op_type)
     if fn is None:
         raise UnsupportedError(
-            f"{op_type} on the vector unit", ", ".join(sorted(LOWER)), "run it on AI CPU"
+            f"{op_type} on the vector unit{WHY_NOT.get(op_type, '')}",
+            ", ".join(sorted(LOWER)),
+            "run it on AI CPU",
         )
     integers = [v for v in operands if isinstance(v, Value) and v.dtype.kind in "iu"]
     if integers and op_type not in INTEGER:

@@ -64,14 +64,14 @@ def _blocks(cut: tuple[Grid, ...], tiling: Tiling) -> int:
     return max(1, min(tiling["blocks"], sum(prod(g.counts) for g in cut)))
 
 
-def _port(chip: ChipSpec, args: KernelArgs, nbytes: int, rows: int) -> float:
-    """Bytes per cycle of MTE2 for rows that are a command each.
+def row_port(chip: ChipSpec, table: int, nbytes: int, rows: int) -> float:
+    """Bytes per cycle of MTE2 for `rows` rows of `nbytes` in all that are a command each.
 
     Rows shorter than a 32 B block come from a copy of the table on chip, as do those of a small
-    table: they are mere bursts.
+    table (of `table` bytes): they are mere bursts.
     """
     mte2 = chip.core.mte2
-    if nbytes < rows * ALIGN or args.operands[0].nbytes <= CACHED:
+    if nbytes < rows * ALIGN or table <= CACHED:
         return cost.dma_cap(nbytes, rows, mte2.ub_rate, mte2.burst, mte2.min_burst)
     return nbytes / (rows * HEAD_SHARE * mte2.head + nbytes / mte2.ub_rate)
 
@@ -112,7 +112,7 @@ class Gather(TileKernel):
         for g in cut:
             nbytes, rows = g.tile(0)[0].nbytes, g.chunk[0] * g.chunk[1]
             issue = rows * INDEX_INSTRUCTIONS * chip.core.scalar.issue
-            fetch = nbytes / _port(chip, args, nbytes, rows)
+            fetch = nbytes / row_port(chip, args.operands[0].nbytes, nbytes, rows)
             move = 2 * mte2.head + max(nbytes / rate, rows * mte3.burst, fetch)  # indices, rows
             busy += -(-prod(g.counts) // blocks) * max(issue, move)
             last = max(last, 2 * move)
@@ -208,7 +208,7 @@ def _gather_rows(k: Kernel, dst: Region, table: Region, indices: Region) -> Inst
     """MTE2: a command per row, each issued by the scalar unit once it knows the address."""
     mte2 = k.chip.core.mte2
     rows = dst.shape[0] * dst.shape[1]
-    cap = _port(k.chip, k.args, dst.nbytes, rows)
+    cap = row_port(k.chip, k.args.operands[0].nbytes, dst.nbytes, rows)
     issue = rows * INDEX_INSTRUCTIONS * k.chip.core.scalar.issue
     effect = effects.GatherRows(dst, table, indices) if k.functional else None
     return isa.gm_transfer(

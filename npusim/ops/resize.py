@@ -101,11 +101,35 @@ def repeats(
             if mode == "tf_crop_and_resize":
                 return None
             at = _coordinates(n, extent, factor, (0.0, 1.0), mode)
-            index = np.clip(_ROUNDING[attrs["nearest_mode"]](at), 0, n - 1)
-            if not np.array_equal(index, np.arange(extent) // (extent // n)):
+            if not np.array_equal(_picked(at, n, attrs), np.arange(extent) // (extent // n)):
                 return None
         counts.append(extent // n)
     return tuple(counts)
+
+
+def steps(
+    shape: tuple[int, ...], scales: np.ndarray | None, sizes: tuple[int, ...] | None, attrs: Attrs
+) -> list[tuple[int, np.ndarray]]:
+    """What happens along each axis that changes: (axis, indices or a matrix [outputs, inputs]).
+
+    Not for tf_crop_and_resize, whose region is an operand of its own.
+    """
+    found = []
+    factors, extents = _targets(shape, scales, sizes, attrs)
+    for axis, (n, extent, factor) in enumerate(zip(shape, extents, factors, strict=True)):
+        if factor == 1 and extent == n:
+            continue
+        mode = attrs["coordinate_transformation_mode"]
+        at = _coordinates(n, extent, factor, (0.0, 1.0), mode)
+        nearest = attrs["mode"] == "nearest"
+        found.append((axis, _picked(at, n, attrs) if nearest else _weights(at, n, factor, attrs)))
+    return found
+
+
+def _picked(at: np.ndarray, n: int, attrs: Attrs) -> np.ndarray:
+    """The input that each output is nearest to."""
+    index = _ROUNDING[attrs["nearest_mode"]](at).astype(np.int64)
+    return np.clip(index, 0, n - 1)
 
 
 def _axes(rank: int, attrs: Attrs) -> list[int]:
@@ -166,8 +190,7 @@ def _along(
     n, mode = x.shape[axis], attrs["coordinate_transformation_mode"]
     at = _coordinates(n, extent, scale, region, mode)
     if attrs["mode"] == "nearest":
-        index = _ROUNDING[attrs["nearest_mode"]](at).astype(np.int64)
-        y = np.take(x, np.clip(index, 0, n - 1), axis)
+        y = np.take(x, _picked(at, n, attrs), axis)
     else:
         weights = _weights(at, n, scale, attrs).astype(x.dtype if x.dtype.kind == "f" else float)
         y = np.moveaxis(np.moveaxis(x, axis, -1) @ weights.T, -1, axis)

@@ -9,6 +9,7 @@ from typing import Any
 
 import random_attention_launches
 import random_cann_launches
+import random_indexed_launches
 import random_library_launches
 import random_pool_launches
 import random_training_launches
@@ -30,6 +31,7 @@ MAKERS: dict[str, Maker] = {
     **random_training_launches.MAKERS,
     **random_pool_launches.MAKERS,
     **random_cann_launches.MAKERS,
+    **random_indexed_launches.MAKERS,
     **random_library_launches.MAKERS,
     **random_attention_launches.MAKERS,
 }

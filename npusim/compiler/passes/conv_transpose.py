@@ -17,7 +17,7 @@ from npusim.ops import attributes
 from npusim.ops.conv import transposed_extent
 
 
-@graph_pass("DeconvWeightTransFusionPass", Kind.NEEDED)
+@graph_pass("DeconvWeightTransFusionPass", Kind.NEEDED, {"ConvTranspose": "Conv"})
 def turn_transposed_conv(graph: Graph, ctx: CompileContext) -> Graph:
     """ConvTranspose of two dimensions, ungrouped, constant weights → Conv with `spread`."""
     out = graph.copy()

@@ -1,4 +1,7 @@
-"""Operators in steps that kernels take: Gemm with factors, reductions of axes that lie apart."""
+"""Operators in steps that kernels take.
+
+Gemm with factors, reductions of axes that lie apart, Mod of bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.stand_in import StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
-from npusim.ir import Constant, Graph, Node
+from npusim.ir import Constant, DType, Graph, Node
 
 #: What folds the results of a reduction of some axes along others; L2 is in the end a root.
 _AGAIN = {
@@ -25,12 +28,12 @@ _AGAIN = {
 
 @graph_pass("SplitOperatorPass", Kind.NEEDED)
 def split_operators(graph: Graph, ctx: CompileContext) -> Graph:
-    """Gemm → product, Mul, Add; ReduceLogSumExp → its steps; reductions → one a group of axes."""
-    return stand_in(
-        graph,
-        ctx,
-        {"Gemm": _gemm, "ReduceLogSumExp": _log_sum_exp, **dict.fromkeys(_AGAIN, _groups)},
-    )
+    """Gemm → product, Mul, Add; ReduceLogSumExp → its steps; reductions → one a group of axes.
+
+    Mod of bytes → x - floor(x / y)·y in fp32, which holds their quotients.
+    """
+    whole = {"Gemm": _gemm, "ReduceLogSumExp": _log_sum_exp, "Mod": _byte_mod}
+    return stand_in(graph, ctx, {**whole, **dict.fromkeys(_AGAIN, _groups)})
 
 
 def _step(s: StandIn, op_type: str, like: str, *inputs: str) -> str:
@@ -158,3 +161,21 @@ def _log_sum_exp(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     powers = _step(s, "Exp", x, _step(s, "Sub", x, x, finite))
     logs = _step(s, "Log", top, _reduced(s, "ReduceSum", powers, axes))
     return _finish(s, node, _step(s, "Add", top, logs, finite))
+
+
+def _byte_mod(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
+    """With the divisor's sign; with fmod the dividend's, by way of absolute values.
+
+    A quotient of bytes that is not whole lies 1/255 and more from one: rounding keeps its floor.
+    """
+    t = s.graph.type_of(node.outputs[0])
+    if t.dtype not in (DType.INT8, DType.UINT8) or not t.size:
+        return False
+    x, y = (s.op("Cast", i, to="float32") for i in node.inputs)
+    signed = attrs["fmod"] and t.dtype is DType.INT8
+    a, b = (s.op("Abs", i) for i in (x, y)) if signed else (x, y)
+    whole = s.op("Floor", s.op("Div", a, b))
+    rest = s.op("Sub", a, s.op("Mul", whole, b))
+    rest = s.op("Mul", rest, s.op("Sign", x)) if signed else rest
+    s.op("Cast", rest, into=node.outputs[0], to=t.dtype.value)
+    return True

@@ -8,24 +8,31 @@ from typing import Any
 import numpy as np
 
 from npusim.compiler.options import CompileContext
-from npusim.compiler.passes.stand_in import StandIn, stand_in
+from npusim.compiler.passes.stand_in import Rewrite, StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import DType, Graph, Node
+from npusim.ops.pool import pool_window
+from npusim.ops.window import Window
 
 TYPES = (DType.FLOAT16, DType.FLOAT32)  #: of the kernels
 
 
 @graph_pass("PoolRankPass", Kind.NEEDED)
 def pool_images(graph: Graph, ctx: CompileContext) -> Graph:
-    """[N, C, L] becomes an image of one row; for a global pool so does [N, C, D, H, W]."""
-    windows = dict.fromkeys(("MaxPool", "AveragePool"), _window)
-    everything = dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), _global)
-    return stand_in(graph, ctx, {**windows, **everything})
+    """[N, C, L] becomes an image of one row; for a global pool so does [N, C, D, H, W].
+
+    A window over [N, C, D, H, W] becomes one over images, then one over what they leave in depth:
+    maxima and means of boxes are those of columns of maxima and means, padding counted or not.
+    """
+    return stand_in(graph, ctx, _REWRITES)
 
 
 def _window(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     """A window of one dimension is one of two with a height of 1."""
-    if len(s.graph.type_of(node.inputs[0]).shape) != 3 or len(node.outputs) > 1:
+    rank = len(s.graph.type_of(node.inputs[0]).shape)
+    if rank == 5:
+        return _volume(s, node, attrs)
+    if rank != 3 or len(node.outputs) > 1:
         return False
     wide = dict(node.attrs)
     for key in ("kernel_shape", "strides", "dilations"):
@@ -35,6 +42,43 @@ def _window(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
         begin, end = attrs["pads"]
         wide["pads"] = [0, begin, 0, end]
     return _as_image(s, node, wide)
+
+
+def _volume(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
+    """A window of three dimensions: height and width, then depth."""
+    x, y = (s.graph.type_of(t) for t in (node.inputs[0], node.outputs[0]))
+    if len(node.outputs) > 1 or x.dtype not in TYPES or not x.size:
+        return False
+    n, c, depth, *_ = x.shape
+    window = pool_window(x, attrs)
+    image = s.reshape(node.inputs[0], n, c * depth, *x.shape[3:])
+    flat = _along(s, node.op_type, image, window, (1, 2), attrs)
+    column = s.reshape(flat, n, c, depth, prod(y.shape[3:]))
+    pooled = _along(s, node.op_type, column, window, (0,), attrs)
+    s.reshape(pooled, *y.shape, into=node.outputs[0])
+    return True
+
+
+def _along(
+    s: StandIn, op_type: str, x: str, window: Window, dims: tuple[int, ...], attrs: dict[str, Any]
+) -> str:
+    """A pool of images over some dimensions of a window; a lone one is the height."""
+    one = () if len(dims) == 2 else (1,)
+
+    def of(values: tuple[int, ...], other: tuple[int, ...] = one) -> list[int]:
+        return [*(values[d] for d in dims), *other]
+
+    zero = (0,) * len(one)
+    wide: dict[str, Any] = {
+        "kernel_shape": of(window.kernel),
+        "strides": of(window.strides),
+        "dilations": of(window.dilations),
+        "pads": of(window.begin, zero) + of(window.end, zero),
+        "ceil_mode": 0 if attrs["auto_pad"].startswith("SAME") else attrs["ceil_mode"],
+    }
+    if op_type == "AveragePool":
+        wide["count_include_pad"] = attrs["count_include_pad"]
+    return s.op(op_type, x, **wide)
 
 
 def _global(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
@@ -56,3 +100,9 @@ def _as_image(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     s.add(node.op_type, (names[0],), (names[1],), "pool", **attrs)
     s.add("Reshape", (names[1], after), node.outputs)
     return True
+
+
+_REWRITES: dict[str, Rewrite] = {
+    **dict.fromkeys(("MaxPool", "AveragePool"), _window),
+    **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool"), _global),
+}

@@ -29,7 +29,17 @@ BYTES = (DType.INT8, DType.UINT8)
 Lowering = Callable[[NodeWriter, Node, CompileContext], str]
 
 
-@graph_pass("QuantLoweringPass", Kind.NEEDED)
+_BECOMES = {
+    "MatMulInteger": "MatMulV2",
+    "QLinearMatMul": "MatMulV2",
+    "ConvInteger": "Conv",
+    "QLinearConv": "Conv",
+    "QuantizeLinear": "AscendQuant",
+    "DequantizeLinear": "AscendAntiQuant",
+}
+
+
+@graph_pass("QuantLoweringPass", Kind.NEEDED, _BECOMES)
 def lower_quantized(graph: Graph, ctx: CompileContext) -> Graph:
     """ONNX's quantised operators → MatMulV2 and AscendQuant … AscendRequant."""
     if not any(n.op_type in LOWERINGS for n in graph.nodes):

@@ -14,7 +14,7 @@ from npusim.ops import attributes
 from npusim.ops.recurrent_cells import GATES, unrolled
 
 
-@graph_pass("DynamicRNNUnrollPass", Kind.NEEDED)
+@graph_pass("DynamicRNNUnrollPass", Kind.NEEDED, dict.fromkeys(GATES, "Gemm"))
 def unroll_recurrent(graph: Graph, ctx: CompileContext) -> Graph:
     """LSTM, GRU, RNN → the operators of their steps, those that something reads."""
     if not any(n.op_type in GATES for n in graph.nodes):

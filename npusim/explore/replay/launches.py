@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from npusim.chip.spec import ChipSpec
-from npusim.errors import UnsupportedError
+from npusim.errors import KernelError, UnsupportedError
 from npusim.frontends.recorded import RecordedOp, RecordedTensor
 from npusim.ir import DType, Layout
 from npusim.program.kernel import KernelArgs, OperandSpec
@@ -49,10 +49,13 @@ def on_chip(launch: Launch, chip: ChipSpec) -> Launch:
 Builder = Callable[[RecordedOp], Launch]
 _BUILDERS: dict[str, Builder] = {}
 _FAMILIES: dict[str, Builder] = {}  #: by the beginning of the type's name
+_KERNELS: dict[str, tuple[str, ...]] = {}  #: what launches of a type are by, where declared
 
 
-def replays(*op_types: str) -> Callable[[Builder], Builder]:
+def replays(*op_types: str, kernels: tuple[str, ...] = ()) -> Callable[[Builder], Builder]:
     """Decorator: the builder of these CANN operator types.
+
+    `kernels`: all that its launches are by, for operators that no graph is compiled to.
 
     Raises:
         ValueError: a type has a builder already.
@@ -63,6 +66,8 @@ def replays(*op_types: str) -> Callable[[Builder], Builder]:
             if op_type in _BUILDERS:
                 raise ValueError(f"operator type {op_type!r} has two builders")
             _BUILDERS[op_type] = build
+            if kernels:
+                _KERNELS[op_type] = kernels
         return build
 
     return register
@@ -89,6 +94,11 @@ def known_types() -> list[str]:
     return sorted(_BUILDERS)
 
 
+def kernels_of(op_type: str) -> tuple[str, ...]:
+    """The kernels that a builder declares; none where the compiler knows the operator's."""
+    return _KERNELS.get(op_type, ())
+
+
 def builder_of(op_type: str) -> Builder | None:
     """The builder of a type: its own, else its family's; None when there is neither."""
     if op_type in _BUILDERS:
@@ -101,6 +111,7 @@ def launch_of(op: RecordedOp) -> Launch:
 
     Raises:
         UnsupportedError: the type has no builder, or its operands are not what it expects.
+        KernelError: the builder takes a kernel that it has not declared.
     """
     build = builder_of(op.op_type)
     if build is None:
@@ -110,13 +121,21 @@ def launch_of(op: RecordedOp) -> Launch:
             "it is counted as not covered; add a builder in npusim/explore/replay/",
         )
     try:
-        return build(op)
+        launch = build(op)
     except (IndexError, ValueError) as e:
         raise UnsupportedError(
             f"{op.op_type} with {len(op.inputs)} inputs and {len(op.outputs)} outputs: {e}",
             "operands as CANN's operator has them",
             "check the row's shapes and formats",
         ) from None
+    declared = kernels_of(op.op_type)
+    if declared and launch.kernel not in declared:
+        raise KernelError(
+            f"a launch of {op.op_type} by {launch.kernel}",
+            ", ".join(declared),
+            f"declare it: @replays({op.op_type!r}, kernels=…)",
+        )
+    return launch
 
 
 def operand(t: RecordedTensor, dtype: DType | None = None) -> OperandSpec:

@@ -8,7 +8,7 @@ from npusim.ir import DType, Layout
 from npusim.program.kernel import KernelArgs, OperandSpec
 
 
-@replays("InstanceNorm")
+@replays("InstanceNorm", kernels=("InstanceNorm",))
 def instance_norm(op: RecordedOp) -> Launch:
     """x, scale, offset → y, mean, variance: over all axes after the second.
 
@@ -20,7 +20,7 @@ def instance_norm(op: RecordedOp) -> Launch:
     return Launch("InstanceNorm", KernelArgs("InstanceNorm", (x, *affine), (x, kept, kept), attrs))
 
 
-@replays("LpNorm")
+@replays("LpNorm", kernels=("LpNorm",))
 def lp_norm(op: RecordedOp) -> Launch:
     """Axes, p and epsilon are the profile's."""
     x, out = operand(op.inputs[0]), operand(op.outputs[0])
@@ -33,7 +33,7 @@ def lp_norm(op: RecordedOp) -> Launch:
     return Launch("LpNorm", KernelArgs("LpNorm", (x,), (out,), tuple(attrs.items())))
 
 
-@replays("L2Loss")
+@replays("L2Loss", kernels=("LpNorm",))
 def l2_loss(op: RecordedOp) -> Launch:
     """Everything to one number."""
     x = operand(op.inputs[0])
@@ -48,7 +48,7 @@ def top_k(op: RecordedOp) -> Launch:
     return Launch("TopKD", KernelArgs("TopKD", (x, assist), outs, (("k", values.shape[-1]),)))
 
 
-@replays("BinaryCrossEntropy")
+@replays("BinaryCrossEntropy", kernels=("BinaryCrossEntropy",))
 def binary_cross_entropy(op: RecordedOp) -> Launch:
     """Probabilities, labels[, weights] → losses, or one number."""
     inputs = tuple(operand(t) for t in op.inputs)
@@ -58,7 +58,7 @@ def binary_cross_entropy(op: RecordedOp) -> Launch:
     return Launch("BinaryCrossEntropy", KernelArgs(op.op_type, inputs, (out,), attrs))
 
 
-@replays("FullyConnection")
+@replays("FullyConnection", kernels=("FullyConnection",))
 def fully_connection(op: RecordedOp) -> Launch:
     """Rows, weights (K1, N1, 16, C0), bias (1, N1, 1, 1, 16) → fractals of results.
 
@@ -74,7 +74,7 @@ def fully_connection(op: RecordedOp) -> Launch:
     return Launch("FullyConnection", KernelArgs(op.op_type, (x, weights, bias), (out,)))
 
 
-@replays("Iou")
+@replays("Iou", kernels=("Iou",))
 def iou(op: RecordedOp) -> Launch:
     """Boxes, ground truths → one row of overlaps a ground truth."""
     boxes, truths = operand(op.inputs[0]), operand(op.inputs[1])

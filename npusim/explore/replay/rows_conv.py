@@ -53,7 +53,7 @@ def conv_steps(op: RecordedOp, steps: Sequence[tuple[str, Attrs]]) -> Launch:
     return Launch("Conv2D", args)
 
 
-@replays("FusionOp_Conv2D_BNTrainingReduce")
+@replays("FusionOp_Conv2D_BNTrainingReduce", kernels=("Conv2DBNTrainingReduce",))
 def conv_bn(op: RecordedOp) -> Launch:
     """A convolution with BN's sums."""
     x, w, out, attrs = _forward(op)
@@ -65,6 +65,7 @@ def conv_bn(op: RecordedOp) -> Launch:
     "Conv2DBackpropInput",
     "FusionOp_Conv2DBackpropInput_ReluGradV2",
     "FusionOp_Conv2DBackpropInput_AddN_ReluGradV2",
+    kernels=("Conv2DBackpropInput",),
 )
 def input_gradient(op: RecordedOp) -> Launch:
     """dY, W, what is fused → dX."""
@@ -78,7 +79,7 @@ def input_gradient(op: RecordedOp) -> Launch:
     return Launch("Conv2DBackpropInput", KernelArgs(op.op_type, (dy, w, *fused), (dx,), attrs))
 
 
-@replays("Conv2DBackpropFilter")
+@replays("Conv2DBackpropFilter", kernels=("Conv2DBackpropFilter",))
 def filter_gradient(op: RecordedOp) -> Launch:
     """dY, X → dW in FRACTAL_Z."""
     if is_fp32(op):
@@ -90,7 +91,7 @@ def filter_gradient(op: RecordedOp) -> Launch:
     return Launch("Conv2DBackpropFilter", KernelArgs(op.op_type, (dy, x), (dw,), attrs))
 
 
-@replays("FusedDbnDw")
+@replays("FusedDbnDw", kernels=("FusedDbnDw",))
 def bn_and_filter_gradient(op: RecordedOp) -> Launch:
     """X, BN's gradient and its operands → gradient of BN's input, dW."""
     inputs = tuple(operand(t) for t in op.inputs)

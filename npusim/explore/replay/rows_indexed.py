@@ -14,7 +14,7 @@ def gather(op: RecordedOp) -> Launch:
     return Launch("Gather", KernelArgs("Gather", (table, indices), (out,), (("axis", 0),)))
 
 
-@replays("UnsortedSegmentSum")
+@replays("UnsortedSegmentSum", kernels=("SegmentSum",))
 def segment_sum(op: RecordedOp) -> Launch:
     """Rows added into segments."""
     data, indices, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))

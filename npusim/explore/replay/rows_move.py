@@ -269,7 +269,7 @@ def _lost_axes(large: tuple[int, ...], small: tuple[int, ...]) -> tuple[int, ...
     return tuple(lost)
 
 
-@replays("SquareSumV1", "SquareSumV2")
+@replays("SquareSumV1", "SquareSumV2", kernels=("SumAll", "LibraryReduce"))
 def square_sum(op: RecordedOp) -> Launch:
     """Σx², every block adding its part atomically; V2, of parameters, also passes x on.
 
@@ -296,7 +296,7 @@ def lp_norm(op: RecordedOp) -> Launch:
     return Launch("SumAll", KernelArgs("SquareSumV1", (_stored(x, (x.size,)),), (total,)))
 
 
-@replays("ReluGradV2", "DropoutDoMask", "DropOutDoMask", "DropOutDoMaskV3")
+@replays("ReluGradV2", "DropoutDoMask", "DropOutDoMask", "DropOutDoMaskV3", kernels=("BitMask",))
 def bit_mask(op: RecordedOp) -> Launch:
     """Elements kept where a bit is set."""
     x, mask = op.inputs[0], op.inputs[1]

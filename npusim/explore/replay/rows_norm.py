@@ -17,6 +17,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec
     "FusionOp_BNTrainingUpdate_Add_ReLUV2",
     "BNTrainingUpdateGrad",
     "BNTrainingReduceGrad",
+    kernels=("BatchNorm",),
 )
 def batch_norm(op: RecordedOp) -> Launch:
     """Operands stand as CANN's operators have them."""
@@ -29,7 +30,7 @@ def batch_norm(op: RecordedOp) -> Launch:
 LONGEST_ROW = 8192
 
 
-@replays("LayerNorm", "LayerNormV3", "LayerNormV4")
+@replays("LayerNorm", "LayerNormV3", "LayerNormV4", kernels=("RowTiles", "Norm"))
 def layer_norm(op: RecordedOp) -> Launch:
     """x, scale, offset → y, and one mean and one variance per row (fp32 in V3 and of long rows).
 
@@ -72,7 +73,7 @@ def add_rms_norm(op: RecordedOp) -> Launch:
     return Launch("RmsNorm", KernelArgs("AddRmsNorm", (x, other, gamma), outs))
 
 
-@replays("RmsNormGrad")
+@replays("RmsNormGrad", kernels=("RmsNormGrad",))
 def rms_norm_grad(op: RecordedOp) -> Launch:
     """dy, x, reciprocal deviations, gamma → dx, gradient of gamma (fp32)."""
     dy, x, _, gamma = (operand(t) for t in op.inputs[:4])
@@ -87,14 +88,14 @@ def _per_row(x: OperandSpec, gamma: OperandSpec) -> OperandSpec:
     return OperandSpec((*x.shape[:-inner], *(1,) * inner), DType.FLOAT32)
 
 
-@replays("LayerNormXBackpropV2")
+@replays("LayerNormXBackpropV2", kernels=("RowTiles",))
 def layer_norm_backprop(op: RecordedOp) -> Launch:
     """dy, x, variance, mean, scale → dx, standardised x."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))
     return Launch("RowTiles", KernelArgs(op.op_type, inputs, outputs))
 
 
-@replays("LayerNormGradV3")
+@replays("LayerNormGradV3", kernels=("LayerNormGrad",))
 def layer_norm_grad(op: RecordedOp) -> Launch:
     """dy, x, reciprocal deviations, means, scale → dx, gradients of scale and offset (fp32)."""
     dy, x, _, _, gamma = (operand(t) for t in op.inputs[:5])
@@ -103,7 +104,7 @@ def layer_norm_grad(op: RecordedOp) -> Launch:
     return Launch("LayerNormGrad", args)
 
 
-@replays("LayerNormBetaGammaBackpropV2")
+@replays("LayerNormBetaGammaBackpropV2", kernels=("ColumnSums",))
 def layer_norm_parameters(op: RecordedOp) -> Launch:
     """dy, standardised x → gradients of scale and offset."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))

@@ -71,7 +71,9 @@ def lamb_weight(op: RecordedOp) -> Launch:
     return _updating(replace(launch, args=args), 4)
 
 
-@replays("NPUAllocFloatStatus", "NPUGetFloatStatus", "NPUClearFloatStatus")
+@replays(
+    "NPUAllocFloatStatus", "NPUGetFloatStatus", "NPUClearFloatStatus", kernels=("FloatStatus",)
+)
 def float_status(op: RecordedOp) -> Launch:
     """The overflow status that loss scaling asks for: eight numbers."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))

@@ -134,7 +134,7 @@ def _mask(t: RecordedTensor) -> OperandSpec:
     return OperandSpec((n, c1, taps, blocks * lanes), DType.UINT16)
 
 
-@replays("MaxPoolWithArgmax")
+@replays("MaxPoolWithArgmax", kernels=("PoolArgmax",))
 def max_pool_with_argmax(op: RecordedOp) -> Launch:
     """x → maxima, mask."""
     x, y = operand(op.inputs[0]), operand(op.outputs[0])
@@ -143,7 +143,7 @@ def max_pool_with_argmax(op: RecordedOp) -> Launch:
     return Launch("PoolArgmax", KernelArgs("MaxPoolWithArgmax", (x,), outs, attrs))
 
 
-@replays("MaxPoolGradWithArgmax")
+@replays("MaxPoolGradWithArgmax", kernels=("PoolArgmax",))
 def max_pool_grad(op: RecordedOp) -> Launch:
     """x, dy, mask → dx."""
     x, dy, dx = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
@@ -179,7 +179,7 @@ def max_pool_grad_with_argmax_v1(op: RecordedOp) -> Launch:
     return Launch("PoolArgmaxV1", KernelArgs("MaxPoolGradWithArgmax", inputs, (dx,), attrs))
 
 
-@replays("AvgPool3DD")
+@replays("AvgPool3DD", kernels=("BlockDepthwise",))
 def average_pool_3d(op: RecordedOp) -> Launch:
     """x, filter → y: window and strides as the profile keeps them, (kd, kh, kw)."""
     x, out = operand(op.inputs[0]), operand(op.outputs[0])
@@ -190,7 +190,7 @@ def average_pool_3d(op: RecordedOp) -> Launch:
     return Launch("BlockDepthwise", args)
 
 
-@replays("AvgPoolGradVm")
+@replays("AvgPoolGradVm", kernels=("BlockDepthwise",))
 def average_pool_grad(op: RecordedOp) -> Launch:
     """dy, means, filter (C1, kh, kw, 1, 16, 16) → dx; a whole image takes its mean everywhere."""
     dy, means, dx = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))

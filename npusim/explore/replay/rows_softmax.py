@@ -12,7 +12,13 @@ from npusim.program.kernel import KernelArgs, OperandSpec
 LONG_ROW = 32 * 1024
 
 
-@replays("Softmax", "SoftmaxV2", "LogSoftmax", "LogSoftmaxV2")
+@replays(
+    "Softmax",
+    "SoftmaxV2",
+    "LogSoftmax",
+    "LogSoftmaxV2",
+    kernels=("Softmax", "RowTiles", "RowByRow", "LongRows"),
+)
 def softmax(op: RecordedOp) -> Launch:
     """Over the last axis. CANN's kernel takes rows one by one when they are no whole 32 B."""
     x, out = operand(op.inputs[0]), operand(op.outputs[0])
@@ -30,7 +36,7 @@ def _is_long(x: OperandSpec) -> bool:
     return x.dtype is DType.FLOAT32 and x.shape[-1] * x.dtype.size > LONG_ROW
 
 
-@replays("LogSoftmaxGrad")
+@replays("LogSoftmaxGrad", kernels=("RowTiles", "LongRows"))
 def log_softmax_grad(op: RecordedOp) -> Launch:
     """dy, log softmax → dx."""
     dy, y, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
@@ -38,14 +44,14 @@ def log_softmax_grad(op: RecordedOp) -> Launch:
     return Launch(name, KernelArgs("LogSoftmaxGrad", (dy, y), (out,)))
 
 
-@replays("SoftmaxGrad", "SoftmaxGradExt", "ConfusionSoftmaxGrad")
+@replays("SoftmaxGrad", "SoftmaxGradExt", "ConfusionSoftmaxGrad", kernels=("RowTiles",))
 def softmax_grad(op: RecordedOp) -> Launch:
     """Two tensors of rows; the scalar of SoftmaxGradExt is a constant of the launch."""
     y, dy, out = (operand(t) for t in (*op.inputs[:2], op.outputs[0]))
     return Launch("RowTiles", KernelArgs(op.op_type, (y, dy), (out,)))
 
 
-@replays("SoftmaxCrossEntropyWithLogits")
+@replays("SoftmaxCrossEntropyWithLogits", kernels=("RowByRow",))
 def cross_entropy(op: RecordedOp) -> Launch:
     """Logits, labels → loss per row, gradient."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))

@@ -7,7 +7,7 @@ from npusim.frontends.recorded import RecordedOp
 from npusim.program.kernel import KernelArgs
 
 
-@replays("SwiGlu", "SwiGluGrad")
+@replays("SwiGlu", "SwiGluGrad", kernels=("Gated",))
 def swiglu(op: RecordedOp) -> Launch:
     """x of two halves → their product, or (dy, x) → the gradient of x, along the halved axis."""
     inputs, outputs = (tuple(operand(t) for t in side) for side in (op.inputs, op.outputs))
@@ -20,7 +20,7 @@ def swiglu(op: RecordedOp) -> Launch:
     return Launch("Gated", KernelArgs(op.op_type, inputs, outputs, attrs))
 
 
-@replays("RotaryPositionEmbedding", "RotaryPositionEmbeddingGrad")
+@replays("RotaryPositionEmbedding", "RotaryPositionEmbeddingGrad", kernels=("Rotary",))
 def rotary(op: RecordedOp) -> Launch:
     """x, cos, sin → like x, mode "half". Gradients of the tables (x given too) are refused."""
     if len(op.inputs) != 3:

@@ -8,7 +8,8 @@ does; a chunk of K is a range of C1, so that the input band of a chunk is loaded
 int8 and uint8 are summed in int32, in blocks of 32 channels; `offset_x` is what pads the image.
 
 Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
-an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
+an L1 chunk; images of a tile, whose rows share the weights (each has its own fractals, or they
+follow one another, see `ConvProblem.packed`); slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
 L0C holds at most; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n
 tile.
 untuned 1 where a training kernel has CANN's fallback split (see `ConvProblem.untuned`).
@@ -16,8 +17,10 @@ untuned 1 where a training kernel has CANN's fallback split (see `ConvProblem.un
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -30,6 +33,8 @@ from npusim.kernels.conv_tiling import (
     conv_estimate,
     conv_problem,
     conv_tilings,
+    image_groups,
+    l0_tile,
     max_band,
     n_tiles_once,
     span,
@@ -42,7 +47,7 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
 
-Place = tuple[int, int, int, int]  #: image of the share, m tile, n tile, chunk of C1 blocks
+Place = tuple[int, int, int, int]  #: group of images of the share, m tile, n tile, chunk of C1 blocks
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,7 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
         x_total += s.batches * sum(band) * (1 if tiling["resident"] == 1 else n_tiles)
         weights = p.k1 * blocks(s.n) * p.fractal
         once = n_tiles_once(tiling)
-        w_total += weights * (1 if once else s.batches * m_tiles)
+        w_total += weights * (1 if once else image_groups(tiling, s) * m_tiles)
         y_total += s.batches * blocks(s.n) * 16 * s.m * es
         bias_reads += s.n
         keys.append((s.batches, s.m, s.n, band))
@@ -154,8 +159,8 @@ class ConvBody:
     def __init__(self, k: Kernel, p: ConvProblem, t: Tiling, s: Share) -> None:
         self.k, self.p, self.t, self.s = k, p, t, s
         fractal = p.fractal
-        m0, n0, c1 = t["m0"], t["n0"], t["c1"]
-        band = max_band(p, m0, t["bm"]) * p.width * p.c0 * p.dtype.size
+        (m0, n0), c1 = l0_tile(p, t), t["c1"]
+        band = max_band(p, t["m0"], t["bm"]) * p.width * p.c0 * p.dtype.size * t["images"]
         weights = p.taps * n0 * fractal
         self.panel: Queue | None = None
         src, dst, slots = Pipe.MTE2, Pipe.MTE1, t["slots"]
@@ -184,12 +189,12 @@ class ConvBody:
         if self.t["resident"] == 2:
             for ni in self._loop(n_tiles, s.n % (self.t["n0"] * 16) == 0):
                 yield from self._enter(0, 0, ni)
-                for b in self.k.loop(s.batches):
+                for b in self.k.loop(image_groups(self.t, s)):
                     for mi in self._m_loop(m_tiles):
                         yield from self._tile(b, mi, ni)
                 yield from self._leave()
             return
-        for b in self.k.loop(s.batches):
+        for b in self.k.loop(image_groups(self.t, s)):
             for mi in self._m_loop(m_tiles):
                 yield from self._enter(b, mi, 0)
                 for ni in self._loop(n_tiles, s.n % (self.t["n0"] * 16) == 0):
@@ -211,7 +216,8 @@ class ConvBody:
         """The chunk after one, in the order of `run`."""
         m_tiles, n_tiles = tile_counts(self.t, self.s)
         order = (2, 0, 1, 3) if self.t["resident"] == 2 else (0, 1, 2, 3)
-        counts = (self.s.batches, m_tiles, n_tiles, blocks(self.p.c1, self.t["c1"]))
+        groups = image_groups(self.t, self.s)
+        counts = (groups, m_tiles, n_tiles, blocks(self.p.c1, self.t["c1"]))
         place = list(at)
         for axis in reversed(order):
             place[axis] += 1
@@ -226,17 +232,17 @@ class ConvBody:
         b, mi, ni, kc = at
         starts = {0: False, 1: ni == kc == 0, 2: b == mi == kc == 0}[self.t["resident"]]
         if starts:
-            yield from self._load_panel(self.s.batch0 + b, mi, ni)
+            yield from self._load_panel(b, mi, ni)
         c_first = kc * self.t["c1"]
         count = min(self.t["c1"], self.p.c1 - c_first)
-        yield from self._load_chunk(self.s.batch0 + b, mi, ni, c_first, count)
+        yield from self._load_chunk(b, mi, ni, c_first, count)
 
     def _enter(self, b: int, mi: int, ni: int) -> Iterator[Instr]:
         """MTE1 waits for the resident panel of the tiles that follow."""
         if self.panel is None:
             return
         if not self.p.ahead:
-            yield from self._load_panel(self.s.batch0 + b, mi, ni)
+            yield from self._load_panel(b, mi, ni)
         yield self.panel.deque()
 
     def _leave(self) -> Iterator[Instr]:
@@ -248,14 +254,28 @@ class ConvBody:
         size = self.t["n0"] * 16
         return self.s.n0 + ni * size, min(size, self.s.n - ni * size)
 
-    def _load_band(self, alloc: Alloc, batch: int, mi: int, c_first: int, c_count: int) -> Instr:
-        """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, C0) in L1."""
-        p = self.p
+    def _images(self, b: int) -> range:
+        """The images of group b of the share."""
+        first, size = b * self.t["images"], self.t["images"]
+        return range(self.s.batch0 + first, self.s.batch0 + min(first + size, self.s.batches))
+
+    def _load_band(
+        self, alloc: Alloc, b: int, mi: int, c_first: int, c_count: int
+    ) -> Iterator[Instr]:
+        """C1 blocks of the input rows that m tile mi needs → (c_count, rows, W, C0) in L1.
+
+        Of several images: one after the other, or, packed, (c_count, images, rows, W, C0).
+        """
+        p, images = self.p, self._images(b)
         top, bottom = p.band(*span(self.t, self.s, mi))
         x = self.k.args.inputs[0]
         assert x is not None
-        src = p.image(0, x.shape)[batch, c_first : c_first + c_count, top:bottom]
-        return self.k.load(alloc.region(src.shape, p.dtype.np), src)
+        rows = slice(images.start, images.stop), slice(c_first, c_first + c_count)
+        src = p.image(0, x.shape)[*rows, slice(top, bottom)]
+        n, c, *pixels = src.shape
+        dst = alloc.region((c, n, *pixels) if p.packed else src.shape, p.dtype.np)
+        for image in range(n):
+            yield self.k.load(dst[:, image] if p.packed else dst[image], src[image])
 
     def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
         """Weights of C1 blocks, all taps, n tile ni → (K blocks, n blocks, 16, C0) in L1."""
@@ -265,21 +285,26 @@ class ConvBody:
         src = self.k.input(1)[c_first * taps : (c_first + c_count) * taps, lo : lo + blocks(cols)]
         return self.k.load(alloc.region(src.shape, p.dtype.np), src)
 
-    def _load_panel(self, batch: int, mi: int, ni: int) -> Iterator[Instr]:
+    def _load_panel(self, b: int, mi: int, ni: int) -> Iterator[Instr]:
         assert self.panel is not None
         alloc = yield from self.panel.alloc()
         if self.t["resident"] == 1:
-            yield self._load_band(alloc, batch, mi, 0, self.p.c1)
+            yield from self._load_band(alloc, b, mi, 0, self.p.c1)
         else:
             yield self._load_weights(alloc, ni, 0, self.p.c1)
         yield self.panel.enque()
 
-    def _tile(self, image: int, mi: int, ni: int) -> Iterator[Instr]:
-        k, p, t = self.k, self.p, self.t
-        batch = self.s.batch0 + image
-        row0, rows = span(t, self.s, mi)
+    def _span(self, b: int, mi: int) -> ep.TileSpan:
+        """The rows of m tile mi of the images of group b."""
+        (row0, rows), images, p = span(self.t, self.s, mi), self._images(b), self.p
+        pitch = rows if p.packed else blocks(rows) * 16
+        m16 = p.fractals(rows, len(images)) * 16
+        return ep.TileSpan(images.start, row0, rows, m16, len(images), pitch)
+
+    def _tile(self, b: int, mi: int, ni: int) -> Iterator[Instr]:
+        k, p, t, tile = self.k, self.p, self.t, self._span(b, mi)
         col0, cols = self._cols(ni)
-        m_b, n_b = blocks(rows), blocks(cols)
+        m_b, n_b = tile.m16 // 16, blocks(cols)
         c_alloc = yield from self.out.queue.alloc()
         c = c_alloc.region((n_b, m_b, 16, 16), self.out.sums)
         first = True
@@ -287,37 +312,34 @@ class ConvBody:
             c_first = kc * t["c1"]
             count = min(t["c1"], p.c1 - c_first)
             if not self.p.ahead:
-                yield from self._load_chunk(batch, mi, ni, c_first, count)
-            elif (after := self._next((image, mi, ni, kc))) is not None:
+                yield from self._load_chunk(b, mi, ni, c_first, count)
+            elif (after := self._next((b, mi, ni, kc))) is not None:
                 yield from self._fetch(after)
             yield self.l1.deque()
             for ks in k.loop(blocks(count * p.taps, t["k0"])):
                 lo = ks * t["k0"]
                 width = min(t["k0"], count * p.taps - lo)
-                yield from self._step(c, row0, rows, (c_first, count), lo, width, first)
+                yield from self._step(c, tile, (c_first, count), lo, width, first)
                 first = False
             yield self.l1.free()
         yield self.out.queue.enque()
-        yield from self.out.drain(col0 // 16, n_b, p.co, ep.TileSpan(batch, row0, rows, m_b * 16))
+        yield from self.out.drain(col0 // 16, n_b, p.co, tile)
 
-    def _load_chunk(
-        self, batch: int, mi: int, ni: int, c_first: int, count: int
-    ) -> Iterator[Instr]:
+    def _load_chunk(self, b: int, mi: int, ni: int, c_first: int, count: int) -> Iterator[Instr]:
         alloc = yield from self.l1.alloc()
         if self.t["resident"] == 0:
-            yield self._load_band(alloc, batch, mi, c_first, count)
+            yield from self._load_band(alloc, b, mi, c_first, count)
             yield self._load_weights(self.l1.back_partner, ni, c_first, count)
         elif self.t["resident"] == 1:
             yield self._load_weights(alloc, ni, c_first, count)
         else:
-            yield self._load_band(alloc, batch, mi, c_first, count)
+            yield from self._load_band(alloc, b, mi, c_first, count)
         yield self.l1.enque()
 
     def _step(
         self,
         c: Region,
-        row0: int,
-        rows: int,
+        tile: ep.TileSpan,
         chunk: tuple[int, int],
         lo: int,
         width: int,
@@ -341,7 +363,6 @@ class ConvBody:
             w_src, w_c1, w_lo = self.panel.front, p.c1, c_first * p.taps + lo
         l0a = yield from self.l0.alloc()
         l0b = self.l0.back_partner
-        top, bottom = p.band(row0, rows)
 
         def l0a_tile() -> Region:
             return l0a.region((m_b, width, 16, p.c0), dtype)
@@ -349,21 +370,48 @@ class ConvBody:
         def l0b_tile() -> Region:
             return l0b.region((width, n_b, 16, p.c0), dtype)
 
-        def load_x() -> Instr:
-            band = x_src.region((x_c1, bottom - top, p.width, p.c0), dtype)
-            padding = k.args.get("offset_x", 0)
-            return k.load3d(l0a_tile(), band, p.window, row0, rows, x_lo, top, padding=padding)
-
         def load_w() -> Instr:
             return self._load_l0b(l0b_tile(), w_src, w_c1, w_lo)
 
         key = (m_b, n_b, width)
-        yield k.memo(("load3d", *key), load_x)
+        yield from self._load_l0a(l0a_tile, x_src, x_c1, x_lo, tile, key)
         yield k.memo(("load2d", *key), load_w)
         yield self.l0.enque()
         yield self.l0.deque()
         yield k.memo(("mmad", *key), lambda: k.mmad(c, l0a_tile(), l0b_tile(), not first))
         yield self.l0.free()
+
+    def _load_l0a(
+        self,
+        whole: Callable[[], Region],
+        src: Alloc,
+        c1: int,
+        lo: int,
+        tile: ep.TileSpan,
+        key: tuple[int, ...],
+    ) -> Iterator[Instr]:
+        """K blocks from `lo` of the bands of c1 channel blocks in L1 → L0A, image by image.
+
+        Packed images are one, whose rows are all of theirs.
+        """
+        k, p = self.k, self.p
+        images, rows, first = tile.images, tile.rows, tile.row0
+        top, bottom = p.band(first, rows)
+        tall, window = bottom - top, p.window
+        if p.packed and images > 1:
+            rows = tall = images * rows
+            images, first, top, window = 1, 0, 0, replace(window, height=rows)
+
+        def load(image: int) -> Instr:
+            shape = (c1, tall, p.width, p.c0)
+            band = src.region(shape, p.dtype.np, image * prod(shape) * p.dtype.size)
+            dst, padding = whole(), k.args.get("offset_x", 0)
+            if images > 1:
+                dst = dst[image * blocks(rows) : (image + 1) * blocks(rows)]
+            return k.load3d(dst, band, window, first, rows, lo, top, padding=padding)
+
+        for image in range(images):
+            yield k.memo(("load3d", *key), partial(load, image))
 
     def _load_l0b(self, dst: Region, src: Alloc, c1: int, lo: int) -> Instr:
         """K blocks from `lo` of the weights of c1 channel blocks in L1 → L0B."""

@@ -103,7 +103,7 @@ class Conv2DEpilogue(cv.BothCores, Conv2D):
         p, m0, n0 = conv_problem(args), tiling["m0"] * 16, tiling["n0"] * 16
         order = (2, 0, 1) if tiling["resident"] == 2 else (0, 1, 2)
         result = cv.Result(p.m, p.co, by_rows=False)
-        return cv.Tiles(result, share(p, tiling, block), m0, n0, order)
+        return cv.Tiles(result, share(p, tiling, block), m0, n0, order, tiling["images"])
 
     @staticmethod
     def cube(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> cv.CubeProgram:

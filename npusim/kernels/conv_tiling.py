@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import product
 from math import lcm
 
 from npusim.chip.spec import ChipSpec
@@ -18,6 +19,7 @@ from npusim.program.effects import Window
 from npusim.program.kernel import KernelArgs, Tiling
 from npusim.program.region import GM, Region
 
+TALL = 16  #: fractals of a tile over several images at most
 HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that HBM makes equal
 
 
@@ -132,6 +134,33 @@ class ConvProblem:
         """Tiles in L0C at most: 2 lets the cube work while one leaves."""
         return 2
 
+    @cached_property
+    def packed(self) -> bool:
+        """Images of a tile follow one another without a gap: a 1×1 window sees rows of one pixel.
+
+        Else each begins with a fractal.
+        """
+        w = self.window
+        alike = self.m == self.height and self.width == w.out_width == self.taps == w.stride_h == 1
+        return alike and w.pad_top == w.pad_left == 0
+
+    def fractals(self, rows: int, images: int) -> int:
+        """Of a tile of so many positions of each of its images."""
+        return blocks(rows * images) if self.packed else blocks(rows) * images
+
+    def images(self, chip: ChipSpec, split: tuple[int, int, int], m0: int) -> list[int]:
+        """Images of a tile worth trying: one, and as many as `TALL` fractals hold.
+
+        Several only where a tile is all that a block has of an image, and where L0C leaves
+        through FIXP, which stores image by image.
+        """
+        share, rows = blocks(self.batch, split[0]), blocks(self.m1, split[1])
+        if chip.core.fixp is None or m0 < rows or share == 1:
+            return [1]
+        height = min(self.m, m0 * 16)
+        most = max((i for i in range(1, share + 1) if self.fractals(height, i) <= TALL), default=1)
+        return sorted({1, most, blocks(share, blocks(share, most))})
+
     def band(self, first: int, rows: int) -> tuple[int, int]:
         """Input rows [top, bottom) inside the image that output positions need."""
         w = self.window
@@ -171,6 +200,10 @@ class TrainingProblem(ConvProblem):
         """One: the measured kernels alternate the cube and what follows it."""
         return 1
 
+    def images(self, chip: ChipSpec, split: tuple[int, int, int], m0: int) -> list[int]:
+        """One, as measured."""
+        return [1]
+
 
 @lru_cache(maxsize=256)
 def conv_problem(args: KernelArgs) -> ConvProblem:
@@ -202,6 +235,16 @@ def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int
 def n_tiles_once(t: Tiling) -> bool:
     """Weights of an n tile stay for all images and m tiles."""
     return t["resident"] == 2
+
+
+def image_groups(t: Tiling, s: Share) -> int:
+    """Tiles over the images of a share."""
+    return blocks(s.batches, t["images"])
+
+
+def l0_tile(p: ConvProblem, t: Tiling) -> tuple[int, int]:
+    """Fractals of an L0C tile: M, N."""
+    return p.fractals(min(p.m, t["m0"] * 16), t["images"]), t["n0"]
 
 
 def tile_counts(t: Tiling, s: Share) -> tuple[int, int]:
@@ -238,18 +281,20 @@ def _tiles(
     for m0 in _row_tiles(p, mc, half_a):
         rows = max_band(p, m0, bm)
         band = rows * p.width * p.c0 * p.dtype.size  # one C1 block
-        for n0 in p.n_tiles(nc, half_b, exact):
-            k0 = min(half_a // m0, half_b // n0, p.k1)
+        tiles = product(p.images(chip, split, m0), p.n_tiles(nc, half_b, exact))
+        for images, n0 in tiles:
+            tall = p.fractals(min(p.m, m0 * 16), images)
+            k0 = min(half_a // tall, half_b // n0, p.k1)
             if p.untuned(split, chip.cores.count):
                 k0 = p.untuned_step(n0, k0)
-            if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
+            if k0 < 1 or tall * n0 > chip.core.l0c.size // 1024:
                 continue
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
                 continue
             weights = p.taps * n0 * fractal  # one C1 block
             for resident in (0, 1, 2):
-                fixed = (0, band * p.c1, weights * p.c1)[resident]
-                moving = (band + weights, weights, band)[resident]
+                fixed = (0, band * images * p.c1, weights * p.c1)[resident]
+                moving = (band * images + weights, weights, band * images)[resident]
                 panels = 2 if l1 - 2 * fixed >= slots * moving else 1
                 room = (l1 - panels * fixed) // (slots * moving)
                 if room < 1:
@@ -261,6 +306,7 @@ def _tiles(
                         "bn": bn,
                         "m0": m0,
                         "n0": n0,
+                        "images": images,
                         "k0": even_step(c1 * p.taps, k0),
                         "c1": c1,
                         "resident": resident,
@@ -314,45 +360,51 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     core, es = chip.core, p.dtype.size
     s = p.first_share(t)
     m_tiles, n_tiles = tile_counts(t, s)
-    mc, nc = blocks(s.m), blocks(s.n)
+    groups = image_groups(t, s)
+    images = s.batches / groups  # of a tile; all as the last, which has fewer
+    full = images / t["images"]
+    mc, nc = p.fractals(s.m, t["images"]), blocks(s.n)
     chunks = blocks(p.c1, t["c1"])
     steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
     mmads = m_tiles * n_tiles * steps
     cube = (
-        core.cube.blocks(mc, nc) * p.k1 * p.c0 / core.cube.k[p.dtype.value] + mmads * core.cube.head
+        core.cube.blocks(mc, nc) * full * p.k1 * p.c0 / core.cube.k[p.dtype.value]
+        + mmads * core.cube.head
     )
     fractal = p.fractal
     per_load3d = core.mte1.load3d_cycles * p.window.stride_w * max(1, fractal / 512)
-    load_a = mc * n_tiles * p.k1 * per_load3d
+    load_a = mc * full * n_tiles * p.k1 * per_load3d
     load_b = nc * m_tiles * p.k1 * fractal / core.mte1.l0b_rate
-    mte1 = load_a + load_b + mmads * (core.mte1.load3d_head + core.mte1.head)
+    loads = 1 if p.packed else images
+    mte1 = load_a + load_b + mmads * (loads * core.mte1.load3d_head + core.mte1.head)
     rate = min(core.mte2.rate, chip.l2_rate / (t["bb"] * t["bm"] * t["bn"]))
-    band = max_band(p, min(t["m0"], mc), t["bm"]) * p.width * p.c0 * es * p.c1
+    band = max_band(p, min(t["m0"], mc), t["bm"]) * p.width * p.c0 * es * p.c1 * images
     x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
     weights = p.k1 * nc * fractal
-    w_loads = 1 / s.batches if n_tiles_once(t) else m_tiles
-    heads = (x_loads + w_loads * n_tiles) * chunks * core.mte2.head
+    w_loads = 1 / groups if n_tiles_once(t) else m_tiles
+    heads = (x_loads * images + w_loads * n_tiles) * chunks * core.mte2.head
     mte2 = (x_loads * band + w_loads * weights) / rate + heads
     out_bytes = nc * 16 * s.m * p.spec.out.itemsize
-    drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
-    scalar = mmads * (11 * core.scalar.issue + core.scalar.load3d_interval)
+    share = blocks(s.m), nc
+    drain = ep.drain_cycles(p.spec, chip, out_bytes, share, (t["m0"], t["n0"])) * images
+    scalar = mmads * (11 * core.scalar.issue + loads * core.scalar.load3d_interval)
     tiles = m_tiles * n_tiles
     if t["resident"] and t["panels"] == 1:
         panel = band if t["resident"] == 1 else weights / n_tiles
-        switches = m_tiles if t["resident"] == 1 else n_tiles / s.batches
+        switches = m_tiles if t["resident"] == 1 else n_tiles / groups
         mte2 += switches * (panel / rate + ep.load_latency(chip))
     chunk = mte2 / (tiles * chunks)
     if not p.ahead:
         chunk += mte1 / (tiles * chunks) + ep.load_latency(chip)
-    tile_floor = ep.tile_floor(chip, (t["m0"], t["n0"]), t["l0c"])
+    tile_floor = ep.tile_floor(chip, l0_tile(p, t), t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
-    body = s.batches * max(cube, mte1, mte2, drain, scalar, floor)
+    body = groups * max(cube, mte1, mte2, drain, scalar, floor)
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
-    slots = ep.l0c_slots(chip, (t["m0"], t["n0"]), t["l0c"])
-    exposed = s.batches * drain if slots == 1 else drain / tiles
+    slots = ep.l0c_slots(chip, l0_tile(p, t), t["l0c"])
+    exposed = groups * drain if slots == 1 else drain / tiles
     if slots == 1 and t["untuned"]:
         exposed = s.batches * tiles * p.held_cycles(chip, t)
-    moved = s.batches * (x_loads * band + w_loads * weights + out_bytes)
+    moved = groups * (x_loads * band + w_loads * weights + images * out_bytes)
     return BlockCycles(body, exposed + fill, moved)
 
 

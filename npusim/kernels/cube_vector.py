@@ -141,7 +141,10 @@ def vector_cycles(args: KernelArgs, chip: ChipSpec, elements: float) -> float:
 def steps_cycles(
     args: KernelArgs, chip: ChipSpec, tiles: Tiles, block_dim: int
 ) -> tuple[float, float]:
-    """Estimated cycles of a vector core with its half of a share's tiles, and with the last one."""
+    """Estimated cycles of a vector core with its half of a share's tiles, and with the last ones.
+
+    Tiles that the cube core computes at once come at once.
+    """
     core, need, count = chip.core, demand(args), tiles.count
     elements = tiles.elements / VECTORS
     pieces = max(count, elements / room(args, chip))
@@ -153,7 +156,7 @@ def steps_cycles(
     busy = vector_cycles(args, chip, elements)
     busy += pieces * need.instructions * (core.vector.head + core.vector.tail)
     turn = (load + busy + pieces * ep.load_latency(chip)) / 2  # two slots of UB
-    return max(load, busy, store, turn), (load + busy + store) / count
+    return max(load, busy, store, turn), (load + busy + store) * tiles.images / count
 
 
 # -- tiles ----
@@ -229,7 +232,8 @@ class Tile:
 class Tiles:
     """A share's tiles of m0 × n0 elements, in the loops in which the cube core makes them.
 
-    `order`: the axes (0 batch, 1 M, 2 N) of the loops, outermost first.
+    `order`: the axes (0 batch, 1 M, 2 N) of the loops, outermost first. `images`: batches that
+    the cube core computes at once; each is a tile of its own here.
     """
 
     result: Result
@@ -237,6 +241,7 @@ class Tiles:
     m0: int
     n0: int
     order: tuple[int, int, int]
+    images: int = 1
 
     @property
     def count(self) -> int:
@@ -264,9 +269,12 @@ class Tiles:
     def __iter__(self) -> Iterator[Tile]:
         """All tiles, in order."""
         s = self.share
-        counts = (s.batches, blocks(s.m, self.m0), blocks(s.n, self.n0))
-        for place in product(*(range(counts[axis]) for axis in self.order)):
-            yield self._tile(dict(zip(self.order, place, strict=True)))
+        starts = range(0, s.batches, self.images), range(blocks(s.m, self.m0))
+        loops = *starts, range(blocks(s.n, self.n0))
+        for place in product(*(loops[axis] for axis in self.order)):
+            at = dict(zip(self.order, place, strict=True))
+            for image in range(at[0], min(at[0] + self.images, s.batches)):
+                yield self._tile({**at, 0: image})
 
     def _tile(self, at: dict[int, int]) -> Tile:
         """The tile at a batch, an M and an N tile of the share."""
@@ -306,12 +314,15 @@ class ToWorkspace(ep.CubeOutput):
         """Say how tiles lie, where they go, and to how many vector cores."""
         self._tiles, self._workspace, self._vectors, self._index = tiles, workspace, vectors, 0
 
-    def drain(self, n1: int, n_blocks: int, n_valid: int, tile: ep.TileSpan) -> Iterator[Instr]:
-        """The oldest full tile, once the vector cores have read the one that lay in its place."""
+    def _await_place(self) -> Iterator[Instr]:
+        """The vector cores have read the tile that lay where the next one goes."""
         if self._index >= SLOTS:
             for v in range(self._vectors):
                 yield await_signal(self._k, Pipe.MTE2, Pipe.FIXP, FREE + v)
-        yield from super().drain(n1, n_blocks, n_valid, tile)
+
+    def _leave(self, l0c: Region, n1: int, n_valid: int, tile: ep.TileSpan) -> Iterator[Instr]:
+        """A tile, and word to the vector cores."""
+        yield from super()._leave(l0c, n1, n_valid, tile)
         self._index += 1
         for v in range(self._vectors):
             yield signal(self._k, VECTOR + v, Pipe.FIXP, Pipe.MTE2, READY + v)

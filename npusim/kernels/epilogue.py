@@ -59,13 +59,22 @@ class TileSpan:
     """One L0C tile of the output: rows [m, m + rows) of batch `batch`, columns from block n1.
 
     `row0`: position of the tile's first row in the output's own row order; `m16`: rows rounded
-    up to fractals.
+    up to fractals. `images`: batches from `batch` on whose rows the tile holds; each begins
+    `pitch` rows of L0C after the one before.
     """
 
     batch: int
     row0: int
     rows: int
     m16: int
+    images: int = 1
+    pitch: int = 0
+
+    def alone(self, image: int) -> TileSpan:
+        """The rows of one image, without what fills the last fractal where it is one of several."""
+        if self.images == 1:
+            return self
+        return TileSpan(self.batch + image, self.row0, self.rows, self.rows)
 
 
 @dataclass(frozen=True)
@@ -229,18 +238,31 @@ class CubeOutput:
         Args:
             n_valid: valid columns of the whole output.
         """
+        yield from self._await_place()
         yield self.queue.deque()
         l0c = self.queue.front.region((n_blocks, tile.m16, 16), self.sums)
-        if self._fixp:
-            yield self._fixpipe(l0c, n1, n_valid, tile)
-        else:
-            for start in range(0, n_blocks, self._nu):
-                nu = min(self._nu, n_blocks - start)
-                width = min(nu * 16, n_valid - (n1 + start) * 16)
-                self._last = start + nu == n_blocks
-                yield from self._strip(l0c[start : start + nu], n1 + start, width, tile)
+        for image in range(tile.images):
+            if image:
+                yield from self._await_place()
+            part, at = tile.alone(image), image * tile.pitch
+            yield from self._leave(l0c[:, at : at + part.m16], n1, n_valid, part)
         if not self.early:
             yield self.queue.free()
+
+    def _await_place(self) -> Iterator[Instr]:
+        """What an image's rows wait for where they go; nothing in GM."""
+        yield from ()
+
+    def _leave(self, l0c: Region, n1: int, n_valid: int, tile: TileSpan) -> Iterator[Instr]:
+        """The rows of one image."""
+        if self._fixp:
+            yield self._fixpipe(l0c, n1, n_valid, tile)
+            return
+        for start in range(0, l0c.shape[0], self._nu):
+            nu = min(self._nu, l0c.shape[0] - start)
+            width = min(nu * 16, n_valid - (n1 + start) * 16)
+            self._last = start + nu == l0c.shape[0]
+            yield from self._strip(l0c[start : start + nu], n1 + start, width, tile)
 
     def release_early(self) -> None:
         """Free L0C once a tile is in UB. A subclass that does says so by `_in_ub`."""

@@ -7,11 +7,13 @@ does; a chunk of K is a range of C1, so that the input band of a chunk is loaded
 
 int8 and uint8 are summed in int32, in blocks of 32 channels; `offset_x` is what pads the image.
 
-Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
-an L1 chunk; images of a tile, whose rows share the weights (each has its own fractals, or they
-follow one another, see `ConvProblem.packed`); slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
-L0C holds at most; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n
-tile.
+Small images may share a tile, and so the weights: each has fractals of its own, or, packed, the
+next begins where the last ends (see `ConvProblem.packed`).
+
+Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile of one image (fractals); images
+of a tile; c1 the C1 blocks of an L1 chunk; slots, panels the L1 buffers of a chunk and of a
+resident operand; l0c the tiles that L0C holds at most; resident 0 none, 1 the input band of an m
+tile (all C1), 2 the weights of an n tile.
 untuned 1 where a training kernel has CANN's fallback split (see `ConvProblem.untuned`).
 """
 
@@ -47,7 +49,7 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
 from npusim.program.region import GM, Region
 
-Place = tuple[int, int, int, int]  #: group of images of the share, m tile, n tile, chunk of C1 blocks
+Place = tuple[int, int, int, int]  #: images of the share, m tile, n tile, chunk of C1 blocks
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class ConvProblem:
         strides = (c1 * plane, plane, self.row_step * row, c0 * es, es)
         return Region(GM, operand, 0, sizes, strides, self.dtype.np)
 
-    @property
+    @cached_property
     def image_bytes(self) -> int:
         """Bytes of all rows that are read of all images."""
         return self.batch * self.c1 * self.height * self.width * self.c0 * self.dtype.size
@@ -96,6 +96,16 @@ class ConvProblem:
     @cached_property
     def _shares(self) -> dict[tuple[int, int, int], Share]:
         return {}
+
+    @cached_property
+    def _bands(self) -> dict[tuple[int, int], int]:
+        return {}
+
+    def max_band(self, m0: int, bm: int) -> int:
+        """Input rows that any m tile of m0 fractals can need, with M split over bm blocks."""
+        if (m0, bm) not in self._bands:
+            self._bands[m0, bm] = max_band(self, m0, bm)
+        return self._bands[m0, bm]
 
     def first_share(self, t: Tiling) -> Share:
         """The part of block 0, the largest; found once for each block split."""
@@ -149,7 +159,7 @@ class ConvProblem:
         return blocks(rows * images) if self.packed else blocks(rows) * images
 
     def images(self, chip: ChipSpec, split: tuple[int, int, int], m0: int) -> list[int]:
-        """Images of a tile worth trying: one, and as many as `TALL` fractals hold.
+        """Images of a tile worth trying: one, and as many as `TALL` fractals hold, or half of it.
 
         Several only where a tile is all that a block has of an image, and where L0C leaves
         through FIXP, which stores image by image.
@@ -159,7 +169,7 @@ class ConvProblem:
             return [1]
         height = min(self.m, m0 * 16)
         most = max((i for i in range(1, share + 1) if self.fractals(height, i) <= TALL), default=1)
-        return sorted({1, most, blocks(share, blocks(share, most))})
+        return sorted({1, max(1, most // 2), blocks(share, blocks(share, most)), most})
 
     def band(self, first: int, rows: int) -> tuple[int, int]:
         """Input rows [top, bottom) inside the image that output positions need."""
@@ -378,7 +388,7 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     loads = 1 if p.packed else images
     mte1 = load_a + load_b + mmads * (loads * core.mte1.load3d_head + core.mte1.head)
     rate = min(core.mte2.rate, chip.l2_rate / (t["bb"] * t["bm"] * t["bn"]))
-    band = max_band(p, min(t["m0"], mc), t["bm"]) * p.width * p.c0 * es * p.c1 * images
+    band = p.max_band(min(t["m0"], mc), t["bm"]) * p.width * p.c0 * es * p.c1 * images
     x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
     weights = p.k1 * nc * fractal
     w_loads = 1 / groups if n_tiles_once(t) else m_tiles
@@ -389,23 +399,50 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     drain = ep.drain_cycles(p.spec, chip, out_bytes, share, (t["m0"], t["n0"])) * images
     scalar = mmads * (11 * core.scalar.issue + loads * core.scalar.load3d_interval)
     tiles = m_tiles * n_tiles
-    if t["resident"] and t["panels"] == 1:
-        panel = band if t["resident"] == 1 else weights / n_tiles
+    pieces = []
+    if t["resident"]:
+        panel = (band if t["resident"] == 1 else weights / n_tiles) / rate
         switches = m_tiles if t["resident"] == 1 else n_tiles / groups
-        mte2 += switches * (panel / rate + ep.load_latency(chip))
+        pieces.append((switches, panel))
+        if t["panels"] == 1:
+            mte2 += switches * (panel + ep.load_latency(chip))
     chunk = mte2 / (tiles * chunks)
+    pieces.append((tiles * chunks, chunk))
     if not p.ahead:
         chunk += mte1 / (tiles * chunks) + ep.load_latency(chip)
-    tile_floor = ep.tile_floor(chip, l0_tile(p, t), t["l0c"])
+    tile = l0_tile(p, t)
+    tile_floor = ep.tile_floor(chip, tile, t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
     body = groups * max(cube, mte1, mte2, drain, scalar, floor)
+    if not p.ahead and core.fixp is not None:
+        body = max(body, groups * late_cycles(chip, max(mte1, cube), mmads, loads, pieces))
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
-    slots = ep.l0c_slots(chip, l0_tile(p, t), t["l0c"])
+    slots = ep.l0c_slots(chip, tile, t["l0c"])
     exposed = groups * drain if slots == 1 else drain / tiles
     if slots == 1 and t["untuned"]:
         exposed = s.batches * tiles * p.held_cycles(chip, t)
     moved = groups * (x_loads * band + w_loads * weights + images * out_bytes)
     return BlockCycles(body, exposed + fill, moved)
+
+
+def late_cycles(
+    chip: ChipSpec, work: float, steps: int, loads: float, pieces: list[tuple[float, float]]
+) -> float:
+    """Cycles where a load is issued after the steps on what was loaded before: at least these.
+
+    It is issued once the last of those steps are in MTE1's queue, and then is waited for.
+
+    Args:
+        work, steps: cycles of the slower of cube and MTE1 on all K steps, and their number.
+        loads: load3d of a step; load2d, a flag and the wait for one are in the queue beside them.
+        pieces: of chunks, and of panels: how many, and the cycles of a load.
+    """
+    queued, late = chip.core.scalar.queue_depth / (loads + 3), 0.0
+    for count, load in pieces:
+        if count * queued < steps:
+            each = load + ep.load_latency(chip)
+            late = max(late, count * each + work * (1 - count * queued / steps))
+    return late
 
 
 def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:

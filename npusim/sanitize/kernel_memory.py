@@ -13,6 +13,7 @@ from npusim.sanitize.overlap import Key, key_of
 from npusim.sanitize.walk import VERBS, Step, side
 
 BLOCK, FRACTAL = 32, 512  #: bytes: DMA moves 32 B blocks of UB and L1, the cube reads fractals
+ROW = 64  #: bytes of a fractal's row in L0C, where FIXP may begin (Ascend C: DataCopy from CO1)
 _CUBE = ("L0A", "L0B", "L0C")
 
 
@@ -73,6 +74,8 @@ class MemoryChecker:
         """Of what moves by blocks or fractals; vector lanes and single values may be anywhere."""
         r, pipe = access.region, step.actor[1]
         unit = FRACTAL if r.space in _CUBE else BLOCK
+        if r.space == "L0C" and pipe == Pipe.FIXP:
+            unit = ROW
         anywhere = r.size == 1 or (r.space == "UB" and pipe == Pipe.V)
         if anywhere or r.offset % unit == 0:
             return

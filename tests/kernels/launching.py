@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +16,7 @@ from npusim.machine.launch import LaunchResult, run_tile_level, time_launch
 from npusim.ops import compute_node, infer_node
 from npusim.program.kernel import KernelArgs, OperandSpec, Plan, choose_plan
 
+Pick = Callable[[str, KernelArgs, ChipSpec], Plan]  #: of a kernel, a launch and a chip
 CHIPS = {n: load_chip(n) for n in ("toy", "ascend910a", "ascend910b2")}
 
 
@@ -37,6 +38,7 @@ def execute(
     types: Sequence[TensorType],
     layouts: Sequence[Layout],
     attrs: dict[str, Any],
+    pick: Pick = choose_plan,
 ) -> tuple[list[np.ndarray], Plan]:
     """The outputs (logical) of a launch at tile level; also times it with both engines."""
     specs = [
@@ -50,7 +52,7 @@ def execute(
     args = KernelArgs(
         node.op_type, tuple(specs), tuple(outs), tuple(sorted(attrs.items())), node.epilogue
     )
-    plan = choose_plan(kernel, args, chip)
+    plan = pick(kernel, args, chip)
     limit = chip.vector_cores()
     assert 1 <= plan.block_dim <= limit
     assert sum(n for _, n in plan.classes) == plan.block_dim
@@ -82,6 +84,7 @@ def check_operator(
     epilogue: tuple[EpilogueStep, ...] = (),
     rtol: float = 0.0,
     atol: float = 0.0,
+    pick: Pick = choose_plan,
 ) -> Plan:
     """Tile level against `compute_node`; exact unless a tolerance is given.
 
@@ -99,7 +102,7 @@ def check_operator(
     want = compute_node(node, full, types)
     lays = list(layouts) if layouts else [layout] * (len(inputs) + n_outputs)
     carried = {**attrs, **(launch_attrs or {})}
-    got, plan = execute(chip, kernel, node, inputs, types, lays, carried)
+    got, plan = execute(chip, kernel, node, inputs, types, lays, carried, pick)
     for g, w in zip(got, want, strict=True):
         assert g.dtype == w.dtype
         if rtol or atol:

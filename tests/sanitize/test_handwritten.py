@@ -288,6 +288,20 @@ def test_misaligned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.missing == "an offset that is a multiple of 512 B"
 
 
+@pytest.mark.parametrize("start", [192, 96])
+def test_fixp_begins_at_a_row(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a fractal of sums: 16 numbers of 4 B."""
+    sums = Region.dense("L0C", -1, start, (16,), np.dtype(np.float32))
+
+    def program(k: Kernel) -> Iterator[Instr]:
+        yield k.fixpipe([(gm(1, 0, 16), sums)], 1)
+
+    found = Tiny(B2).findings(monkeypatch, program)
+    misaligned = [(f.space, f.start, f.missing) for f in found if f.kind == K.MISALIGNED]
+    wrong = [("L0C", start, "an offset that is a multiple of 64 B")]
+    assert misaligned == (wrong if start % 64 else [])
+
+
 def test_a_dma_of_several_pieces_is_aligned_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(k: Kernel) -> Iterator[Instr]:
         yield k.load_pairs([(ub(0, 16), gm(0, 0, 16)), (ub(40, 16), gm(0, 16, 16))])

@@ -30,7 +30,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("GatherND", "GatherElements"), ("GatherND",)),
     "ScatterElements": ("ScatterElements",),
     **dict.fromkeys(("ScatterND", "TensorScatter"), ("ScatterRows", "ScatterElements")),
-    **dict.fromkeys(("CumSum", "CumProd"), ("Scan",)),
+    **dict.fromkeys(("CumSum", "CumProd"), ("Cumulative",)),
     "DropOutDoMask": ("BitMask",),
     "OneHot": ("OneHot",),
     # ArgMax, ArgMin, Hardmax and TopK become what these kernels take: passes/selection.py.

@@ -57,7 +57,7 @@ def _task(
     graph: Graph, node: Node, ctx: CompileContext, plans: dict[tuple[str, KernelArgs], Plan]
 ) -> Task:
     args = kernel_args(graph, node)
-    kernel, why = select_kernel(args, ctx.chip)
+    kernel, _ = select_kernel(args, ctx.chip)
     call = None
     if kernel:
         key = (kernel, args)
@@ -70,6 +70,7 @@ def _task(
                 f"the cube of {ctx.chip.name} takes {', '.join(ctx.chip.core.cube.k)}"
             )
     else:
+        _, why = select_kernel(args, ctx.chip, explain=True)
         ctx.note(f"{node.name} ({node.op_type}) runs on the AI CPU: {why}")
     work = _work(graph, node)
     return Task(

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 from npusim.chip.spec import ChipSpec
-from npusim.errors import KernelError
+from npusim.errors import BufferFullError, KernelError
 from npusim.kernels.lang_vector import VectorInstructions
 from npusim.kernels.queues import SHORT_LOOP, Alloc, Loop, Queue
 from npusim.program import cost, effects, isa
@@ -98,12 +98,12 @@ class Kernel(VectorInstructions):
         """A piece of a buffer, 32 B aligned.
 
         Raises:
-            KernelError: the buffer is full: names it, the bytes asked and the bytes free.
+            BufferFullError: names the buffer, the bytes asked and the bytes free.
         """
         size = -(-nbytes // ALIGN) * ALIGN
         free = self._capacity[space] - self._used[space]
         if size > free:
-            raise KernelError(
+            raise BufferFullError(
                 f"{space} of {self.chip.name}: {size} B asked, {free} B free "
                 f"of {self._capacity[space]} B",
                 "allocations within the buffer",
@@ -408,6 +408,20 @@ class Kernel(VectorInstructions):
                 f"offsets that are multiples of {ALIGN} B",
                 "start the tile on a 32 B block",
             )
+
+
+def fits(chip: ChipSpec, args: KernelArgs, *builds: Callable[[Kernel], object]) -> bool:
+    """Whether each of `builds` finds room for what it allocates, on a core of its own.
+
+    For tilings of kernels whose programs allocate everything at their beginning: what a tiling
+    needs is then said once, by the program itself.
+    """
+    try:
+        for build in builds:
+            build(Kernel(chip, args, 0, False))
+    except BufferFullError:
+        return False
+    return True
 
 
 class TileKernel(KernelDef):

@@ -7,6 +7,8 @@ does; a chunk of K is a range of C1, so that the input band of a chunk is loaded
 
 int8 and uint8 are summed in int32, in blocks of 32 channels; `offset_x` is what pads the image.
 
+Groups of whole blocks of channels are convolutions of their own, and count as images.
+
 Tiling: bb, bm, bn blocks over batch, M, N; m0, n0, k0 the L0 tile (fractals); c1 the C1 blocks of
 an L1 chunk; slots, panels the L1 buffers of a chunk and of a resident operand; l0c the tiles that
 L0C holds at most; resident 0 none, 1 the input band of an m tile (all C1), 2 the weights of an n
@@ -34,6 +36,7 @@ from npusim.kernels.conv_tiling import (
     n_tiles_once,
     span,
     tile_counts,
+    whole_groups,
 )
 from npusim.kernels.cube_tiling import Share, share
 from npusim.kernels.lang import Kernel, TileKernel
@@ -86,8 +89,8 @@ class Conv2D(TileKernel):
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {x.dtype.value}"
         if not x.dtype.is_float and args.outputs[0].dtype is not DType.INT32:
             return "int32 sums leave as they are"
-        if args.get("group", 1) != 1:
-            return "grouped convolution: expand the weights first"
+        if not whole_groups(x.shape[1], w.shape[0], args.get("group", 1), x.dtype):
+            return "groups that are no whole blocks of channels: expand the weights first"
         if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
             return "needs NC1HWC0 input and FRACTAL_Z weights"
         return ep.refuse_epilogue(args, chip)
@@ -131,7 +134,7 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
         once = n_tiles_once(tiling)
         w_total += weights * (1 if once else s.batches * m_tiles)
         y_total += s.batches * blocks(s.n) * 16 * s.m * es
-        bias_reads += s.n
+        bias_reads += s.n * p.groups
         keys.append((s.batches, s.m, s.n, band))
     x, w = args.inputs[0], args.inputs[1]
     assert x is not None and w is not None
@@ -170,7 +173,9 @@ class ConvBody:
         self.l0 = k.queue(
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
-        self.out = self.output(k, p.spec, ConvOutput(p.m, p.n1), (m0, n0), (s.n0, s.n), t["l0c"])
+        columns = (s.n0, s.n)
+        view = ConvOutput(p.m, p.n1)
+        self.out = self.output(k, p.spec, view, (m0, n0), columns, t["l0c"], p.groups)
         if t["untuned"]:
             self.out.release_early()
 
@@ -257,11 +262,11 @@ class ConvBody:
         src = p.image(0, x.shape)[batch, c_first : c_first + c_count, top:bottom]
         return self.k.load(alloc.region(src.shape, p.dtype.np), src)
 
-    def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
+    def _load_weights(self, alloc: Alloc, batch: int, ni: int, c_first: int, c_count: int) -> Instr:
         """Weights of C1 blocks, all taps, n tile ni → (K blocks, n blocks, 16, C0) in L1."""
         p = self.p
         col0, cols = self._cols(ni)
-        lo, taps = col0 // 16, p.taps
+        lo, taps = batch % p.groups * p.n1 + col0 // 16, p.taps
         src = self.k.input(1)[c_first * taps : (c_first + c_count) * taps, lo : lo + blocks(cols)]
         return self.k.load(alloc.region(src.shape, p.dtype.np), src)
 
@@ -271,7 +276,7 @@ class ConvBody:
         if self.t["resident"] == 1:
             yield self._load_band(alloc, batch, mi, 0, self.p.c1)
         else:
-            yield self._load_weights(alloc, ni, 0, self.p.c1)
+            yield self._load_weights(alloc, batch, ni, 0, self.p.c1)
         yield self.panel.enque()
 
     def _tile(self, image: int, mi: int, ni: int) -> Iterator[Instr]:
@@ -306,9 +311,9 @@ class ConvBody:
         alloc = yield from self.l1.alloc()
         if self.t["resident"] == 0:
             yield self._load_band(alloc, batch, mi, c_first, count)
-            yield self._load_weights(self.l1.back_partner, ni, c_first, count)
+            yield self._load_weights(self.l1.back_partner, batch, ni, c_first, count)
         elif self.t["resident"] == 1:
-            yield self._load_weights(alloc, ni, c_first, count)
+            yield self._load_weights(alloc, batch, ni, c_first, count)
         else:
             yield self._load_band(alloc, batch, mi, c_first, count)
         yield self.l1.enque()

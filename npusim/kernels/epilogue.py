@@ -159,6 +159,7 @@ class CubeOutput:
     Args:
         columns: first output column of the block's share, and how many.
         most: tiles in L0C at most; with 1 the cube waits while a tile leaves.
+        groups: of columns, one after the other in the bias; a tile is of group batch % groups.
     """
 
     def __init__(
@@ -169,8 +170,10 @@ class CubeOutput:
         tile: tuple[int, int],
         columns: tuple[int, int],
         most: int = 2,
+        groups: int = 1,
     ) -> None:
         self._k, self._spec, self._view, self._columns = k, spec, view, columns
+        self._groups, self._group = groups, 0
         self.sums = F32 if k.args.operands[0].dtype.is_float else I32  #: what L0C holds
         m_blocks, n_blocks = tile
         self._fixp = k.chip.core.fixp is not None
@@ -179,7 +182,7 @@ class CubeOutput:
         self.queue = k.queue("L0C", m_blocks * n_blocks * 1024, slots, Pipe.M, self._drain_pipe)
         self._nu = n_blocks if self._fixp else strip_blocks(spec, k.chip, m_blocks, n_blocks)
         self.early = False  #: L0C is free once a tile is in UB, not when its work is done
-        self._bias_at = (-1, -1)
+        self._bias_at = (-1, -1, -1)
         self._residuals: dict[int, Queue] = {}
         if not self._fixp:
             self._allocate(self._nu * m_blocks * 256)
@@ -202,7 +205,7 @@ class CubeOutput:
             self._bias_rep = k.alloc("UB", self._nu * 64 * 4)
 
     def prepare(self) -> Iterator[Instr]:
-        """Load the share's bias, once."""
+        """Load the share's bias, of all groups, once."""
         k, bias = self._k, self._spec.bias
         if bias is None:
             return
@@ -210,12 +213,18 @@ class CubeOutput:
         dtype = k.args.operands[bias].dtype
         padded = -(-count // 16) * 16
         queue = k.queue(
-            "L1" if self._fixp else "UB", padded * dtype.size, 1, Pipe.MTE2, self._drain_pipe
+            "L1" if self._fixp else "UB",
+            self._groups * padded * dtype.size,
+            1,
+            Pipe.MTE2,
+            self._drain_pipe,
         )
         self._bias = yield from queue.alloc()
-        src = Region.dense("GM", bias, first * dtype.size, (count,), dtype.np)
-        whole = self._bias.region((padded,), dtype.np)
-        yield k.load(whole[:count], src, whole if count < padded else None)
+        size = k.args.operands[bias].shape[-1] // self._groups
+        src = Region.dense("GM", bias, 0, (self._groups, size), dtype.np)
+        whole = self._bias.region((self._groups, padded), dtype.np)
+        loaded = src[:, first : first + count]
+        yield k.load(whole[:, :count], loaded, whole if count < padded else None)
         yield queue.enque()
         yield queue.deque()
 
@@ -226,6 +235,7 @@ class CubeOutput:
             n_valid: valid columns of the whole output.
         """
         yield self.queue.deque()
+        self._group = tile.batch % self._groups
         l0c = self.queue.front.region((n_blocks, tile.m16, 16), self.sums)
         if self._fixp:
             yield self._fixpipe(l0c, n1, n_valid, tile)
@@ -251,7 +261,8 @@ class CubeOutput:
         """The loaded bias of column blocks n1 … n1+nu."""
         assert self._spec.bias is not None
         dtype = self._k.args.operands[self._spec.bias].dtype
-        offset = (n1 * 16 - self._columns[0]) * dtype.size
+        first, count = self._columns
+        offset = (self._group * -(-count // 16) * 16 + n1 * 16 - first) * dtype.size
         return self._bias.region((nu * 16,), dtype.np, offset)
 
     # -- chips with FIXP ---------------------------------------------------------------------
@@ -339,8 +350,8 @@ class CubeOutput:
         k = self._k
         rows = self._view.rows
         wide = self._bias32.region((nu * 16,), self.sums)
-        if self._bias_at != (n1, nu):
-            self._bias_at = (n1, nu)
+        if self._bias_at != (self._group, n1, nu):
+            self._bias_at = (self._group, n1, nu)
             yield k.memo(("bias", nu), lambda: k.vec("conv", wide, self._bias_row(n1, nu)))
             if not rows:
                 rep = self._bias_rep.region((nu, 4, 16), self.sums)

@@ -99,6 +99,71 @@ def test_int8_is_twice_as_fast() -> None:
         assert 1.6 < cycles[1] / cycles[0] <= 2.0, (chip, cycles)
 
 
+SHAPES = {
+    "depthwise": ((2, 64, 9, 8), (64, 1, 3, 3), 64, {"pads": [1, 0, 1, 2]}),
+    "strided": ((1, 96, 9, 8), (96, 1, 3, 3), 96, {"pads": [0, 1, 1, 1], "strides": [2, 2]}),
+    "few channels": ((2, 20, 9, 8), (20, 1, 3, 3), 20, {}),
+    "two filters": ((1, 32, 7, 7), (64, 1, 3, 3), 32, {}),
+    "grouped": ((2, 24, 6, 5), (36, 6, 3, 3), 4, {}),
+    "two halves": ((1, 128, 6, 5), (64, 64, 1, 3), 2, {"dilations": [1, 2]}),
+    "line": ((2, 20, 33), (40, 20, 4), 1, {"pads": [2, 1]}),
+    "depthwise line": ((2, 64, 33), (64, 1, 3), 64, {"strides": [2]}),
+}
+#: Types of image and filters, their zero points, whether those are per channel, or inputs.
+ZEROS = [
+    (np.uint8, np.int8, 3, 0, ""),
+    (np.int8, np.int8, 0, 5, "per channel"),
+    (np.uint8, np.uint8, 130, 127, "per channel"),
+    (np.int8, np.uint8, -7, 128, ""),
+    (np.uint8, np.int8, 9, 0, "inputs"),
+]
+
+
+@pytest.mark.parametrize("op_type", ["QLinearConv", "ConvInteger"])
+@pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.parametrize("zeros", range(len(ZEROS)))
+def test_convolutions_of_bytes_run_on_cores(op_type: str, case: str, zeros: int) -> None:
+    """Groups, lines, zero points of both sides: the sums are exact."""
+    xs, ws, group, attrs = SHAPES[case]
+    of_x, of_w, xz, wz, how = ZEROS[zeros]
+    rng = np.random.default_rng(zeros)
+    x, w = (rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, s).astype(t)
+            for t, s in ((of_x, xs), (of_w, ws)))  # fmt: skip
+    inputs = {"x": x} | ({"xz": np.array(xz, of_x)} if how == "inputs" else {})
+
+    def write(g: GraphBuilder) -> str:
+        image = g.input("x", xs, DType.of(x.dtype))
+        filters = g.constant("w", w, DType.of(w.dtype))
+        wide = np.full(ws[0], wz) if how == "per channel" else np.array(wz)
+        w_zero = g.constant("wz", wide, DType.of(w.dtype))
+        known = how != "inputs"
+        x_zero = (
+            g.constant("xz", np.array(xz), DType.of(x.dtype))
+            if known
+            else g.input("xz", (), DType.of(x.dtype))
+        )
+        if op_type == "ConvInteger":
+            return g.node(op_type, "y", image, filters, x_zero, w_zero, group=group, **attrs)
+        scales = [g.constant("ws", rng.uniform(0.001, 0.01, ws[0]).astype(np.float32))]
+        scales += [g.constant(n, np.float32(v)) for n, v in (("xs", 0.02), ("ys", 0.5))]
+        bias = g.constant("b", rng.integers(-999, 999, ws[0]), DType.INT32)
+        operands = (image, scales[1], x_zero, filters, scales[0], w_zero, scales[2],
+                    g.constant("yz", np.array(7), DType.UINT8), bias)  # fmt: skip
+        return g.node(op_type, "y", *operands, group=group, **attrs)
+
+    chip = ("toy", "ascend910a", "ascend910b2")[zeros % 3]
+    graph = graph_of(write)
+    exe = compiled(graph, chip)
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+    want = evaluate(graph, inputs)["y"]
+    for tile in (False, True):
+        found = api.run(exe, CHIPS[chip], inputs=inputs, tile_level=tile).outputs["y"]
+        if op_type == "ConvInteger":
+            np.testing.assert_array_equal(found, want)
+        else:  # a unit, where the scaled sum lay half-way
+            assert np.abs(found.astype(int) - want).max() <= 1
+
+
 def _qdq(op_type: str) -> Graph:
     """A product of dequantised tensors, quantised again."""
     conv = op_type == "Conv"

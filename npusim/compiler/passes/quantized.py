@@ -229,24 +229,24 @@ def _conv_sums(
 ) -> str:
     """int32 sums of a convolution, '' where the cube cannot make them."""
     attrs, types = attributes(node), [w.type(name) for name, _ in (x, weights)]
-    if "int8" not in ctx.chip.core.cube.k or len(types[0].shape) != 4:
+    rank = len(types[0].shape)
+    if "int8" not in ctx.chip.core.cube.k or rank not in (3, 4):
         return ""
     shift = not _cube_takes(ctx, *(t.dtype for t in types))
     filters, zero = _signed(w, *weights, shift)
-    if zero and attrs["group"] != 1:
-        return ""
     image = _Image(*_signed(w, *x, shift), attrs)
     sums = image.sums(w, filters, bias)
     if zero:
         t = w.type(filters)
-        windows = image.sums(w, w.constant(np.ones((1, *t.shape[1:]), t.dtype.np)))
-        sums = w.op("Sub", sums, w.op("Mul", windows, _per_channel(w, zero)))
+        count = 1 if attrs["group"] == 1 else t.shape[0]  # a window for all filters, or for each
+        windows = image.sums(w, w.constant(np.ones((count, *t.shape[1:]), t.dtype.np)))
+        sums = w.op("Sub", sums, w.op("Mul", windows, _per_channel(w, zero, rank)))
     return sums
 
 
-def _per_channel(w: NodeWriter, x: str) -> str:
-    """One value, or one per channel, as it broadcasts to an image."""
-    return x if w.type(x).size == 1 else w.reshape(x, -1, 1, 1)
+def _per_channel(w: NodeWriter, x: str, rank: int) -> str:
+    """One value, or one per channel, as it broadcasts to an image of that rank."""
+    return x if w.type(x).size == 1 else w.reshape(x, -1, *(1,) * (rank - 2))
 
 
 def _conv_integer(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
@@ -259,7 +259,8 @@ def _qlinear_conv(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
     sums = _conv_sums(w, node, ctx, (x, x_zero), (weights, w_zero), _given(node, 8))
     if not sums:
         return ""
-    operands = [sums, *(_per_channel(w, s) for s in (x_scale, w_scale, scale)), zero]
+    rank = len(w.type(x).shape)
+    operands = [sums, *(_per_channel(w, s, rank) for s in (x_scale, w_scale, scale)), zero]
     return w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
 
 

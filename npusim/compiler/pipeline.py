@@ -42,6 +42,7 @@ from npusim.compiler.passes.qkv import fuse_qkv
 from npusim.compiler.passes.quantized import lower_quantized
 from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
+from npusim.compiler.passes.requant import fuse_conv_quant, fuse_matmul_quant
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
 from npusim.compiler.passes.selection import use_row_kernels
@@ -87,6 +88,8 @@ PASSES: tuple[Pass, ...] = (
     expand_grouped_conv,
     fuse_bias,
     fuse_qkv,
+    fuse_conv_quant,
+    fuse_matmul_quant,
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
     fuse_matmul_cast,

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
-from npusim.ir.layout import blocks
+from npusim.ir.layout import blocks, c0_of
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv_tiling import (
     ConvProblem,
@@ -59,13 +60,16 @@ class ConvOutput:
     def pieces(
         self, operand: Region, local: Region, n1: int, tile: ep.TileSpan
     ) -> list[tuple[Region, Region]]:
-        """(GM, local) pairs of the strip `local` (nu, m16, 16) at channel block n1."""
-        es = operand.dtype.itemsize
-        nu = local.shape[0]
-        offset = ((tile.batch * self.n1 + n1) * self.m + tile.row0) * 16 * es
-        shape, strides = (nu, tile.rows, 16), (self.m * 16 * es, 16 * es, es)
+        """(GM, local) pairs of the strip `local` (nu, m16, 16) at channel block n1.
+
+        Blocks of 32 channels: a strip (nu / 2, m16, 32) or (nu / 2, m16, 2, 16).
+        """
+        es, nu, c0 = operand.dtype.itemsize, local.shape[0], prod(local.shape[2:])
+        c1, first = blocks(self.n1 * 16, c0), n1 * 16 // c0
+        offset = ((tile.batch * c1 + first) * self.m + tile.row0) * c0 * es
+        shape, strides = (nu, tile.rows, c0), (self.m * c0 * es, c0 * es, es)
         gm = Region(GM, operand.operand, offset, shape, strides, operand.dtype)
-        return [(gm, local[:, : tile.rows])]
+        return [(gm.split(2, 16) if len(local.shape) == 4 else gm, local[:, : tile.rows])]
 
     def bursts(self, nu: int, tile: ep.TileSpan) -> int:
         """One burst per channel block."""
@@ -87,12 +91,16 @@ class Conv2D(TileKernel):
             return "only 2-D convolution runs on the cube"
         if x.dtype.value not in chip.core.cube.k or w.dtype is not x.dtype:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {x.dtype.value}"
-        if not x.dtype.is_float and args.outputs[0].dtype is not DType.INT32:
+        ends = bool(args.epilogue) and args.epilogue[-1].op_type in ep.QUANT_STEPS
+        if not x.dtype.is_float and not ends and args.outputs[0].dtype is not DType.INT32:
             return "int32 sums leave as they are"
         if not whole_groups(x.shape[1], w.shape[0], args.get("group", 1), x.dtype):
             return "groups that are no whole blocks of channels: expand the weights first"
         if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
             return "needs NC1HWC0 input and FRACTAL_Z weights"
+        group = args.get("group", 1)
+        if ends and group > 1 and w.shape[0] // group % c0_of(args.outputs[0].dtype):
+            return "groups that share a block of channels of the result"
         return ep.refuse_epilogue(args, chip)
 
     @staticmethod
@@ -133,7 +141,7 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
         weights = p.k1 * blocks(s.n) * p.fractal
         once = n_tiles_once(tiling)
         w_total += weights * (1 if once else s.batches * m_tiles)
-        y_total += s.batches * blocks(s.n) * 16 * s.m * es
+        y_total += s.batches * blocks(s.n, 16 * p.spec.pair) * 16 * p.spec.pair * s.m * es
         bias_reads += s.n * p.groups
         keys.append((s.batches, s.m, s.n, band))
     x, w = args.inputs[0], args.inputs[1]

@@ -240,6 +240,8 @@ def _tiles(
     p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
 ) -> Iterator[Tiling]:
     bb, bm, bn = split
+    if blocks(p.n1, bn) % p.spec.pair and bn > 1:  # two blocks would share one of the result's
+        bn = blocks(p.n1, p.spec.pair * blocks(p.n1, bn * p.spec.pair))
     exact = bm * bn > 1 or bb == chip.cores.count
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
     fractal = p.fractal
@@ -253,6 +255,8 @@ def _tiles(
             if p.untuned(split, chip.cores.count):
                 k0 = p.untuned_step(n0, k0)
             if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
+                continue
+            if n0 % p.spec.pair and n0 < nc:
                 continue
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
                 continue

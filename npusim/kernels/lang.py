@@ -283,10 +283,13 @@ class Kernel(VectorInstructions):
         biases: Sequence[Region] = (),
         relu: bool = False,
         atomic: bool = False,
+        quant: effects.Quantised | None = None,
+        scales: Sequence[Region] = (),
     ) -> Instr:
         """FIXP: L0C → GM with cast, bias (regions in L1, one per pair), ReLU and NZ2ND on the way.
 
-        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND); `atomic` adds.
+        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND); `atomic` adds;
+        `quant` takes int32 sums to another type, with `scales` as biases are given.
 
         Raises:
             KernelError: the chip has no FIXP.
@@ -299,10 +302,13 @@ class Kernel(VectorInstructions):
                 "leave L0C through the vector pipe (l0c_to_ub)",
             )
         nbytes = sum(d.nbytes for d, _ in pairs)
-        cap = cost.dma_cap(nbytes, pieces, fixp.rate, fixp.burst, ALIGN)
+        rate = min(fixp.rate, fixp.elements * pairs[0][0].dtype.itemsize)
+        cap = cost.dma_cap(nbytes, pieces, rate, fixp.burst, ALIGN)
         effect = None
         if self.functional:
-            effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu, atomic)
+            effect = effects.Fixpipe(
+                tuple(pairs), tuple(biases), relu, atomic, quant, tuple(scales)
+            )
         return isa.gm_transfer(
             Pipe.FIXP,
             "fixpipe",

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, Layout, TensorType
+from npusim.ir import Layout, TensorType
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.ops import attributes, compute_node, get_operator
@@ -113,7 +113,7 @@ class FunctionalExecutor:
                 arena.storage(name)[...] = value
             return
         kind = _blocked(ins) if node.op_type == "Conv" else ""
-        if kind and outs[0].dtype is not DType.INT32:
+        if kind and task.compute_dtype not in BYTES:
             out = TensorType(outs[0].storage_shape, outs[0].dtype)
             value = self._conv(task, ins, kind == "depthwise")
             arena.storage(task.outputs[0])[...] = round_to(value, out)

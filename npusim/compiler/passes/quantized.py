@@ -109,12 +109,18 @@ def _number(w: NodeWriter, value: int) -> str:
 
 def _signed(w: NodeWriter, x: str, zero: str, shift: bool) -> tuple[str, str]:
     """An operand as the cube takes it, and its zero point in int32 ('' for 0)."""
-    wide = "" if _is_zero(w, zero) else w.op("Cast", zero, attrs={"to": "int32"})
-    if not shift or w.type(x).dtype is DType.INT8:
+    less = 128 if shift and w.type(x).dtype is not DType.INT8 else 0
+    known = w.value(zero) if zero else np.zeros((), np.int32)
+    if known is not None:
+        value = known.astype(np.int32) - less
+        wide = w.constant(value) if value.any() else ""
+    else:
+        wide = w.op("Cast", zero, attrs={"to": "int32"})
+        wide = w.op("Sub", wide, _number(w, less)) if less else wide
+    if not less:
         return x, wide
     half = w.op("Cast", x, attrs={"to": "float16"})
-    half = w.op("Sub", half, w.constant(np.array(128, np.float16)))
-    wide = w.op("Sub", wide, _number(w, 128)) if wide else _number(w, -128)
+    half = w.op("Sub", half, w.constant(np.array(less, np.float16)))
     return w.op("Cast", half, attrs={"to": "int8"}), wide
 
 

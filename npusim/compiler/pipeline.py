@@ -35,6 +35,7 @@ from npusim.compiler.passes.heavy_format import propagate_fractals
 from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.no_ops import remove_no_ops
+from npusim.compiler.passes.pool_bytes import pool_bytes
 from npusim.compiler.passes.pool_rank import pool_images
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.qdq import fuse_qdq
@@ -80,6 +81,7 @@ PASSES: tuple[Pass, ...] = (
     fold_scales,
     remove_dead,
     split_operators,
+    pool_bytes,
     pool_images,
     assign_precision,
     use_row_kernels,

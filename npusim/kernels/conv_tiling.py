@@ -240,8 +240,8 @@ def _tiles(
     p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
 ) -> Iterator[Tiling]:
     bb, bm, bn = split
-    if blocks(p.n1, bn) % p.spec.pair and bn > 1:  # two blocks would share one of the result's
-        bn = blocks(p.n1, p.spec.pair * blocks(p.n1, bn * p.spec.pair))
+    while bn > 1 and blocks(p.n1, bn) % p.spec.pair:  # shares would part a block of the result
+        bn = blocks(p.n1, blocks(p.n1, bn - 1))
     exact = bm * bn > 1 or bb == chip.cores.count
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
     fractal = p.fractal

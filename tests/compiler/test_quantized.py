@@ -7,6 +7,7 @@ import pytest
 from compiling import CHIPS, check_run, compiled, count, graph_of, kinds, passed, same_values
 
 from npusim import api
+from npusim.compiler import CompileOptions
 from npusim.compiler.passes.conv1d import expand_conv1d
 from npusim.compiler.passes.qdq import fuse_qdq
 from npusim.compiler.passes.quantized import lower_quantized
@@ -162,6 +163,99 @@ def test_convolutions_of_bytes_run_on_cores(op_type: str, case: str, zeros: int)
             np.testing.assert_array_equal(found, want)
         else:  # a unit, where the scaled sum lay half-way
             assert np.abs(found.astype(int) - want).max() <= 1
+
+
+QUANT_PASSES = frozenset({"TbeConvDequantFusionPass", "BatchMatMulDequantElemwiseFusionPass"})
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("channels", [16, 33, 48, 64, 352])
+@pytest.mark.parametrize("several", [True, False])
+def test_requantised_on_the_way_out_bit_for_bit(chip: str, channels: int, several: bool) -> None:
+    """As the operator apart, on both levels; FIXP, where it keeps scales and pairs of blocks."""
+    rng = np.random.default_rng(channels)
+    powers = 2.0 ** rng.integers(-13, -8, channels if several else 1)  # what FIXP keeps
+    to = DType.INT8 if several else DType.UINT8
+
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (2, 70, 7, 9), DType.INT8)
+        w = g.constant("w", rng.integers(-128, 128, (channels, 70, 3, 3)), DType.INT8)
+        ws = g.constant("ws", powers.astype(np.float32) if several else np.float32(powers[0]))
+        bias = g.constant("b", rng.integers(-999, 999, channels), DType.INT32)
+        zero = g.constant("z", 0, DType.INT8)
+        one = g.constant("one", np.float32(1))
+        return g.node("QLinearConv", "y", x, one, zero, w, ws, zero, one,
+                      g.constant("yz", np.array(7), to), bias, pads=[1] * 4)  # fmt: skip
+
+    _same_apart(graph_of(write), chip, "Conv", channels % 32 in (0, 17) or chip != "ascend910b2")
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("to", ["int8", "float16", "float32"])
+def test_products_leave_quantised_bit_for_bit(chip: str, to: str) -> None:
+    rng = np.random.default_rng(3)
+
+    def write(g: GraphBuilder) -> str:
+        a = g.input("a", (45, 70), DType.INT8)
+        b = g.constant("w", rng.integers(-128, 128, (70, 50)), DType.INT8)
+        zero = g.constant("z", 0, DType.INT8)
+        scales = g.constant("s", (2.0 ** rng.integers(-12, -8, 50)).astype(np.float32))
+        one = g.constant("one", np.float32(1))
+        if to == "int8":
+            return g.node("QLinearMatMul", "y", a, one, zero, b, scales, zero, one,
+                          g.constant("yz", -3, DType.INT8))  # fmt: skip
+        sums = g.node("MatMulInteger", "sums", a, b)
+        return g.node("Mul", "y", g.node("Cast", "real", sums, to="float32"), scales)
+
+    precision = "fp32" if to == "float32" else "fp16"
+    _same_apart(graph_of(write), chip, "MatMulV2", True, precision)
+
+
+def _same_apart(
+    graph: Graph, chip: str, op_type: str, joins: bool, precision: str = "fp16"
+) -> None:
+    """The same bytes whether the product's kernel quantises or another does."""
+    (name,) = graph.inputs
+    values = np.random.default_rng(1).integers(-128, 128, graph.tensors[name].shape)
+    inputs, found = {name: values.astype(np.int8)}, []
+    for off in (QUANT_PASSES, frozenset()):
+        options = CompileOptions(precision, disabled=off)
+        exe = api.compile_graph(graph, CHIPS[chip], options=options)
+        assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+        joined = any(t.op_type == op_type and t.node.epilogue for t in exe.tasks)
+        assert joined is (joins and not off)
+        for tile in (False, True):
+            found.append(api.run(exe, CHIPS[chip], inputs=inputs, tile_level=tile).outputs["y"])
+    assert np.unique(found[0]).size > 20
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+def test_fixp_leaves_scales_that_it_cannot_keep() -> None:
+    def write(g: GraphBuilder) -> str:
+        a = g.input("a", (45, 70), DType.INT8)
+        b = g.constant("w", RNG.integers(-128, 128, (70, 50)), DType.INT8)
+        zero, one = g.constant("z", 0, DType.INT8), g.constant("one", np.float32(1))
+        return g.node("QLinearMatMul", "y", a, one, zero, b, g.constant("s", np.float32(0.003)),
+                      zero, one, zero)  # fmt: skip
+
+    for chip, joins in (("ascend910a", True), ("ascend910b2", False)):
+        _same_apart(graph_of(write), chip, "MatMulV2", joins)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("chip", CHIPS)
+def test_maxima_of_bytes_run_on_cores(dtype: type, chip: str) -> None:
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (1, 40, 9, 8), DType.of(np.dtype(dtype)))
+        return g.node("MaxPool", "y", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+
+    limits = np.iinfo(dtype)
+    x = RNG.integers(limits.min, limits.max + 1, (1, 40, 9, 8)).astype(dtype)
+    exe = compiled(graph_of(write), chip)
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+    found = api.run(exe, CHIPS[chip], inputs={"x": x}, tile_level=True).outputs["y"]
+    np.testing.assert_array_equal(found, evaluate(graph_of(write), {"x": x})["y"])
 
 
 def _qdq(op_type: str) -> Graph:

@@ -1,11 +1,14 @@
 """Sums of bytes leave the cube's kernel quantised: AscendDequant and AscendRequant join it.
 
 Scales are constants then: their product is one value, or one per column, computed here as the
-operator computes it, so that results stay what they are, bit for bit.
+operator computes it, so that results stay what they are, bit for bit. For the same reason a
+dequantised value in 16 bits that an elementwise operator goes on with stays with that: their kernel
+rounds once, at its end. A Cast to fp32 behind it joins too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 
 import numpy as np
@@ -16,8 +19,8 @@ from npusim.compiler.passes.fuse import launch_of
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import select_kernel
 from npusim.ir import Constant, DType, EpilogueStep, Graph, Node, Tensor
-from npusim.kernels.requant import REQUANT, STEPS, fits_fixp
-from npusim.ops import attributes
+from npusim.kernels.requant import DEQUANT, REQUANT, STEPS, fits_fixp
+from npusim.ops import get_operator
 
 
 @graph_pass("TbeConvDequantFusionPass", Kind.UB_FUSION)
@@ -40,19 +43,48 @@ def _fused(graph: Graph, ctx: CompileContext, name: str, op_type: str) -> Graph:
         cube = makers.get(node.inputs[0]) if node.op_type in STEPS else None
         if cube is None or cube.op_type != op_type or cube.epilogue or node.epilogue:
             continue
+        cast = _widened(graph, node, uses)
         alone = len(uses[cube.outputs[0]]) == 1 and cube.outputs[0] not in graph.outputs
-        reason = "" if alone else "its sums are wanted elsewhere too"
+        reason = _goes_on(graph, node, uses) if cast is None else ""
+        reason = reason if alone else "its sums are wanted elsewhere too"
         joined = None
         if not reason:
-            joined, reason = _joined(out, ctx, cube, node)
+            whole = node if cast is None else node.with_(outputs=cast.outputs)
+            joined, reason = _joined(out, ctx, cube, whole)
         ctx.decide(name, (cube.name, node.name), not reason, reason or "scaled on the way out")
         if joined is not None:
             instead[cube.name], instead[node.name] = None, joined
+            if cast is not None:
+                instead[cast.name] = None
     if not instead:
         return graph
     new = [instead.get(n.name, n) for n in graph.nodes]
     out.nodes = [n for n in new if n is not None]
     return out
+
+
+def _reader(graph: Graph, node: Node, uses: Mapping[str, list[Node]]) -> Node | None:
+    """The elementwise operator that alone goes on with a dequantised value of 16 bits."""
+    result = node.outputs[0]
+    readers = uses.get(result, [])
+    narrow = node.op_type == DEQUANT and graph.type_of(result).dtype.size == 2
+    if not narrow or len(readers) != 1 or result in graph.outputs:
+        return None
+    return readers[0] if get_operator(readers[0].op_type).elementwise else None
+
+
+def _widened(graph: Graph, node: Node, uses: Mapping[str, list[Node]]) -> Node | None:
+    """A Cast to fp32 that alone reads the result."""
+    reader = _reader(graph, node, uses)
+    if reader is None or reader.op_type != "Cast" or reader.epilogue:
+        return None
+    return reader if graph.type_of(reader.outputs[0]).dtype is DType.FLOAT32 else None
+
+
+def _goes_on(graph: Graph, node: Node, uses: Mapping[str, list[Node]]) -> str:
+    """Why the node stays with its reader; '' where it need not."""
+    reader = _reader(graph, node, uses)
+    return "" if reader is None else f"{reader.op_type} takes it before it is rounded"
 
 
 def _joined(graph: Graph, ctx: CompileContext, cube: Node, node: Node) -> tuple[Node | None, str]:
@@ -73,7 +105,7 @@ def _joined(graph: Graph, ctx: CompileContext, cube: Node, node: Node) -> tuple[
     constant = Constant.of(scale.reshape(()) if scale.size == 1 else scale)
     graph.constants[name] = constant
     graph.tensors[name] = Tensor(name, constant.type.shape, DType.FLOAT32)
-    attrs: dict[str, object] = {"to": attributes(node)["to"]}
+    attrs: dict[str, object] = {"to": result.dtype.value}
     if node.op_type == REQUANT:
         attrs["offset"] = int(offset.reshape(()))
     step = EpilogueStep(node.op_type, len(cube.inputs), tuple(sorted(attrs.items())))

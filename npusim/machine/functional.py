@@ -154,7 +154,7 @@ class FunctionalExecutor:
         weights = self._gemm_weights.get(w.name)
         if weights is None:
             weights = self._as_matrix(w)
-        return conv_blocked(image, weights, bias, window, steps)
+        return conv_blocked(image, weights, bias, window, steps, int(attrs["group"]))
 
 
 def _blocked(ins: list[Buffer | None]) -> str:

@@ -36,12 +36,13 @@ def conv_blocked(
     bias: np.ndarray | None,
     window: Window,
     steps: Sequence[tuple[EpilogueStep, np.ndarray | None]],
+    group: int = 1,
 ) -> np.ndarray:
     """Convolution with a fused epilogue, fp32 inside.
 
     Args:
         x: (N, C1, H, W, C0); weights: from `gemm_weights`; bias: (Co,).
-        steps: epilogue steps with their operand in NC1HWC0.
+        steps: epilogue steps with their operand in NC1HWC0; group: each whole blocks of channels.
 
     Returns:
         (N, Co1, Ho, Wo, 16) fp32 (a strided view).
@@ -51,8 +52,13 @@ def conv_blocked(
     n = len(data)
     ho, wo = window.out
     k, co = weights.shape
-    columns = _columns(data[..., : k // window.taps], window).reshape(n * ho * wo, k)
-    y = columns @ weights
+    parts = [
+        _columns(images[..., : k // window.taps], window).reshape(n * ho * wo, k) @ filters
+        for images, filters in zip(
+            np.split(data, group, 1), np.split(weights, group, 1), strict=True
+        )
+    ]
+    y = parts[0] if group == 1 else np.concatenate(parts, 1)
     if bias is not None:
         wide = widen(bias)
         assert wide is not None

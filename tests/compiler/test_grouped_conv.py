@@ -44,7 +44,8 @@ def test_groups_fill_blocks(sizes: tuple[int, int, int], groups: int, chip: str)
     result = passed(expand_grouped_conv, graph)
     assert result.nodes[0].attrs["group"] == groups
     same_values(graph, result)
-    exe = check_run(graph, chip, "fp16", tile_level=True)
+    for tile in (False, True):
+        exe = check_run(graph, chip, "fp16", tile_level=tile)
     assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
 
 

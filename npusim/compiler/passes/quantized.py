@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.conv1d import as_row, row_attrs
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.writing import NodeWriter, names_read
 from npusim.ir import DType, Graph, Node
@@ -233,11 +234,17 @@ def _conv_sums(
     weights: tuple[str, str],
     bias: str = "",
 ) -> str:
-    """int32 sums of a convolution, '' where the cube cannot make them."""
-    attrs, types = attributes(node), [w.type(name) for name, _ in (x, weights)]
-    rank = len(types[0].shape)
+    """int32 sums of a convolution of images, '' where the cube cannot make them.
+
+    A line is an image of one row, and so are its sums.
+    """
+    attrs, rank = attributes(node), len(w.type(x[0]).shape)
     if "int8" not in ctx.chip.core.cube.k or rank not in (3, 4):
         return ""
+    if rank == 3:
+        attrs = row_attrs(attrs)
+        x, weights = (as_row(w, x[0]), x[1]), (as_row(w, weights[0]), weights[1])
+    types = [w.type(name) for name, _ in (x, weights)]
     shift = not _cube_takes(ctx, *(t.dtype for t in types))
     filters, zero = _signed(w, *weights, shift)
     image = _Image(*_signed(w, *x, shift), attrs)
@@ -246,18 +253,27 @@ def _conv_sums(
         t = w.type(filters)
         count = 1 if attrs["group"] == 1 else t.shape[0]  # a window for all filters, or for each
         windows = image.sums(w, w.constant(np.ones((count, *t.shape[1:]), t.dtype.np)))
-        sums = w.op("Sub", sums, w.op("Mul", windows, _per_channel(w, zero, rank)))
+        sums = w.op("Sub", sums, w.op("Mul", windows, _per_channel(w, zero)))
     return sums
 
 
-def _per_channel(w: NodeWriter, x: str, rank: int) -> str:
-    """One value, or one per channel, as it broadcasts to an image of that rank."""
-    return x if w.type(x).size == 1 else w.reshape(x, -1, *(1,) * (rank - 2))
+def _per_channel(w: NodeWriter, x: str) -> str:
+    """One value, or one per channel, as it broadcasts to an image."""
+    return x if w.type(x).size == 1 else w.reshape(x, -1, 1, 1)
+
+
+def _as_result(w: NodeWriter, y: str, node: Node) -> str:
+    """An image as the node's result, which may be of lines."""
+    if not y or len(w.type(node.inputs[0]).shape) == 4:
+        return y
+    n, c, _, length = w.type(y).shape
+    return w.reshape(y, n, c, length)
 
 
 def _conv_integer(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
     x, weights = node.inputs[:2]
-    return _conv_sums(w, node, ctx, (x, _given(node, 2)), (weights, _given(node, 3)))
+    sums = _conv_sums(w, node, ctx, (x, _given(node, 2)), (weights, _given(node, 3)))
+    return _as_result(w, sums, node)
 
 
 def _qlinear_conv(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
@@ -265,9 +281,9 @@ def _qlinear_conv(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
     sums = _conv_sums(w, node, ctx, (x, x_zero), (weights, w_zero), _given(node, 8))
     if not sums:
         return ""
-    rank = len(w.type(x).shape)
-    operands = [sums, *(_per_channel(w, s, rank) for s in (x_scale, w_scale, scale)), zero]
-    return w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
+    operands = [sums, *(_per_channel(w, s) for s in (x_scale, w_scale, scale)), zero]
+    y = w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
+    return _as_result(w, y, node)
 
 
 LOWERINGS: dict[str, Lowering] = {

@@ -26,6 +26,8 @@ class ConvProblem:
     """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16, c1 in blocks of C0).
 
     `row_step`: only every so many rows of the image are read: `height` and the window count those.
+    `groups`: of channels, each a convolution of its own: they count as images (in `batch`), and
+    `c1` and `co` are those of one.
     """
 
     batch: int
@@ -38,6 +40,7 @@ class ConvProblem:
     dtype: DType
     spec: ep.EpilogueSpec
     row_step: int = 1
+    groups: int = 1
 
     @cached_property
     def c0(self) -> int:
@@ -50,14 +53,15 @@ class ConvProblem:
         return 16 * self.c0 * self.dtype.size
 
     def image(self, operand: int, shape: tuple[int, ...]) -> Region:
-        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, C0).
+        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, C0), where
+        N counts groups.
 
         A 1×1 window of stride 1 sees H·W rows of one pixel: `height` and `width` say how.
         """
-        es, c0, c1 = self.dtype.size, self.c0, blocks(shape[1], self.c0)
+        es, c0, c1 = self.dtype.size, self.c0, blocks(shape[1] // self.groups, self.c0)
         row = self.width * c0 * es
         plane = shape[2] * shape[3] * c0 * es
-        sizes = (shape[0], c1, self.height, self.width, c0)
+        sizes = (shape[0] * self.groups, c1, self.height, self.width, c0)
         strides = (c1 * plane, plane, self.row_step * row, c0 * es, es)
         return Region(GM, operand, 0, sizes, strides, self.dtype.np)
 
@@ -188,8 +192,14 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo, *(attrs["spread"] or (1, 1)))
     spec = ep.make_spec(args)
-    c1 = blocks(c, c0_of(x.dtype))
-    return ConvProblem(n, c1, h, wd, co, ho * wo, window, x.dtype, spec, step)
+    g = int(attrs["group"])
+    c1 = blocks(c // g, c0_of(x.dtype))
+    return ConvProblem(n * g, c1, h, wd, co // g, ho * wo, window, x.dtype, spec, step, g)
+
+
+def whole_groups(channels: int, filters: int, group: int, dtype: DType) -> bool:
+    """Whether groups of a convolution are whole blocks of channels, of its image and result."""
+    return group == 1 or not (channels // group % c0_of(dtype) or filters // group % 16)
 
 
 def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int, int]:
@@ -230,6 +240,8 @@ def _tiles(
     p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
 ) -> Iterator[Tiling]:
     bb, bm, bn = split
+    while bn > 1 and blocks(p.n1, bn) % p.spec.pair:  # shares would part a block of the result
+        bn = blocks(p.n1, blocks(p.n1, bn - 1))
     exact = bm * bn > 1 or bb == chip.cores.count
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
     fractal = p.fractal
@@ -244,10 +256,12 @@ def _tiles(
                 k0 = p.untuned_step(n0, k0)
             if k0 < 1 or m0 * n0 > chip.core.l0c.size // 1024:
                 continue
+            if n0 % p.spec.pair and n0 < nc:
+                continue
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
                 continue
             weights = p.taps * n0 * fractal  # one C1 block
-            for resident in (0, 1, 2):
+            for resident in (0, 1, 2) if p.groups == 1 else (0, 1):  # filters change by group
                 fixed = (0, band * p.c1, weights * p.c1)[resident]
                 moving = (band + weights, weights, band)[resident]
                 panels = 2 if l1 - 2 * fixed >= slots * moving else 1
@@ -368,7 +382,7 @@ def hbm_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling, others: int = 0) -> fl
     """Cycles of HBM where nothing lies in L2; `others`: bytes besides image, weights, result."""
     unique = p.batch * p.m * p.n1 * 16 * p.dtype.size + p.image_bytes + others
     block_dim = t["bb"] * t["bm"] * t["bn"]
-    weights = ep.cold_cycles(chip, p.k1 * p.n1 * p.fractal, block_dim)
+    weights = ep.cold_cycles(chip, p.k1 * p.n1 * p.groups * p.fractal, block_dim)
     return max(unique / chip.hbm_rate, weights)
 
 

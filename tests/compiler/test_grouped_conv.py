@@ -1,4 +1,4 @@
-"""Grouped convolutions as dense ones, with a block-diagonal filter."""
+"""Grouped convolutions joined into whole blocks of channels, with a block-diagonal filter."""
 
 from __future__ import annotations
 
@@ -31,6 +31,31 @@ def test_dense_equals_grouped(sizes: tuple[int, int, int]) -> None:
     same_values(graph, result)
     exe = check_run(graph, "ascend910b2", "fp32")
     assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [((64, 64, 8), 4), ((32, 64, 2), 2), ((48, 96, 3), 3), ((64, 32, 32), 2), ((48, 24, 6), 1)],
+)
+@pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
+def test_groups_fill_blocks(sizes: tuple[int, int, int], groups: int, chip: str) -> None:
+    """Each that is left is a convolution of its own on the cube, with its own piece of the bias."""
+    graph = _grouped(*sizes)
+    result = passed(expand_grouped_conv, graph)
+    assert result.nodes[0].attrs["group"] == groups
+    same_values(graph, result)
+    for tile in (False, True):
+        exe = check_run(graph, chip, "fp16", tile_level=tile)
+    assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
+
+
+def test_groups_of_blocks_need_no_constant_weights() -> None:
+    def write(g: GraphBuilder) -> str:
+        x, w = g.input("x", (1, 64, 5, 5)), g.input("w", (32, 32, 3, 3))
+        return g.node("Conv", "y", x, w, group=2)
+
+    exe = check_run(graph_of(write), precision="fp16", tile_level=True)
+    assert "Conv2D" in [t.call.kernel for t in exe.tasks if t.call]
 
 
 def test_depthwise_stays() -> None:

@@ -86,11 +86,6 @@ def program(args: KernelArgs) -> Program:
     return b.finish([running], [stored])
 
 
-def _element_bytes(args: KernelArgs) -> int:
-    """UB bytes of an element: two tiles in, two out, registers."""
-    return 4 * args.outputs[0].dtype.size + sum(program(args).registers)
-
-
 def vector_cycles(args: KernelArgs, chip: ChipSpec, elements: float) -> float:
     """Cycles of a vector core's steps on so many elements."""
     costs, total = chip.core.vector.costs, 0.0
@@ -142,12 +137,6 @@ class MatMulEpilogue(MatMul):
             if step.operand is not None or step.op_type not in LOWER:
                 return f"epilogue {step.op_type} with an operand, or not on the vector unit"
         return ""
-
-    @staticmethod
-    def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """MatMul's, of which UB holds a row of a tile."""
-        room = chip.core.ub.size // _element_bytes(args) // 16
-        yield from (t for t in MatMul.tilings(args, chip) if t["n0"] <= room)
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -237,8 +226,8 @@ class _Steps:
     def __init__(self, k: Kernel, p: Problem, tile: int) -> None:
         self.k, self.p, self.program = k, p, program(k.args)
         dtype = k.args.outputs[0].dtype
-        room = k.chip.core.ub.size // _element_bytes(k.args)
-        self.most = min(tile // VECTORS, room // 16 * 16)
+        each = 4 * dtype.size + sum(self.program.registers)
+        self.most = min(tile // VECTORS, k.chip.core.ub.size // each // 16 * 16)
         size = self.most * dtype.size
         self.dtype = dtype.np
         self.inputs = k.queue("UB", size, 2, Pipe.MTE2, Pipe.V)

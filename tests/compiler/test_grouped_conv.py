@@ -41,12 +41,20 @@ def test_dense_equals_grouped(sizes: tuple[int, int, int]) -> None:
 def test_groups_fill_blocks(sizes: tuple[int, int, int], groups: int, chip: str) -> None:
     """Each that is left is a convolution of its own on the cube, with its own piece of the bias."""
     graph = _grouped(*sizes)
-    result = passed(expand_grouped_conv, graph)
+    result = passed(expand_grouped_conv, graph, "ascend910b2")
     assert result.nodes[0].attrs["group"] == groups
     same_values(graph, result)
     for tile in (False, True):
         exe = check_run(graph, chip, "fp16", tile_level=tile)
     assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
+
+
+def test_groups_off_the_cube_are_dense() -> None:
+    """fp32 on the 910A: the vector unit's kernel takes no groups."""
+    graph = _grouped(32, 64, 2)
+    assert passed(expand_grouped_conv, graph).nodes[0].attrs["group"] == 1
+    exe = check_run(graph, "ascend910a", "fp32")
+    assert "ConvVector" in [t.call.kernel for t in exe.tasks if t.call]
 
 
 def test_groups_of_blocks_need_no_constant_weights() -> None:

@@ -40,7 +40,8 @@ def _expand(graph: Graph, node: Node, ctx: CompileContext, costs: Costs) -> Node
     co, per_group, *kernel = w.type.shape
     if group == 1:
         return node
-    fewer = _groups(per_group * group, co, group, w.type)
+    on_cube = w.type.dtype.value in ctx.chip.core.cube.k  # the vector unit's kernel takes no groups
+    fewer = _groups(per_group * group, co, group, w.type) if on_cube else 1
     if fewer == group:
         return node
     joined = group // fewer
@@ -51,7 +52,7 @@ def _expand(graph: Graph, node: Node, ctx: CompileContext, costs: Costs) -> Node
     name = ctx.fresh(node.inputs[1])
     graph.constants[name] = Constant(type_, _spread(w, joined, fewer, type_))
     graph.tensors[name] = Tensor(name, type_.shape, type_.dtype)
-    ctx.note(f"{node.name}: {group} groups run as {fewer} on the cube, {joined} joined in each")
+    ctx.note(f"{node.name}: {group} groups run as {fewer}, {joined} joined in each")
     inputs = (node.inputs[0], name, *node.inputs[2:])
     return node.with_(inputs=inputs, attrs={**node.attrs, "group": fewer})
 

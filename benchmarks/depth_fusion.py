@@ -1,12 +1,13 @@
 """Two convolutions in one kernel, the tensor between them kept in L1: what it gives, simulated.
 
-Pairs whose second convolution is 1×1 are simulated: by the kernel ConvConv against the two kernels.
+Pairs whose second convolution is 1×1 are simulated, the kernel ConvConv against the two kernels.
 Where its operands do not fit L1, an L1 is simulated into which they do. Where that kernel does not
-apply the page estimates one, in its favour, by the kernels that there are. A core takes strips of the second image with all channels, so that what the first convolution
-makes of them stays in its L1, in half of its room. Both run there as they do alone, without the
-store and the load of the tensor between where those were their longest pipe, and with one launch
-less. The price: rows at the edges of strips are computed twice (halo), every core reads all
-weights, and work that had been shared by channels is shared by rows only.
+apply the page estimates one, in its favour, by the kernels that there are. A core takes strips of
+the second image with all channels, so that what the first convolution makes of them stays in its
+L1, in half of its room. Both run there as they do alone, without the store and the load of the
+tensor between where those were their longest pipe, and with one launch less. The price: rows at
+the edges of strips are computed twice (halo), every core reads all weights, and work that had been
+shared by channels is shared by rows only.
 
     python benchmarks/depth_fusion.py [--out docs]
 """

@@ -58,7 +58,9 @@ images have few positions. Both ways compute the same bits.
   L0C: one kernel has both at work. Where that is nearly all of the time (56² on the 910A: bias,
   residual and ReLU of 256 channels) little is left to save; closer than 5 % pairs stay apart.
 * On the 910B L1 is half as large: at 28² the weights leave room for small tiles only, which load
-  all weights into L0B again and again. With many images that costs more than it saves.
+  all weights into L0B again and again. With many images that costs more than it saves. What empties
+  L0C there is FIXP, so the second convolution has a bias and ReLU only: the pairs below are without
+  residual, and ResNet-50's, whose Add the vector cores do in the second kernel, stay apart.
 
 """
 ROOM = "8 MiB"  #: an L1 into which all weights of ResNet-50 fit, pair by pair
@@ -78,7 +80,7 @@ class Pair:
     """Two convolutions, each with ReLU, on square images; `depthwise`: the first.
 
     `stride`: of the first, whose images are that much larger than `side`; `residual`: an Add
-    before the last ReLU.
+    before the last ReLU, where the second kernel has it.
     """
 
     name: str
@@ -89,8 +91,8 @@ class Pair:
     residual: bool = False
     stride: int = 1
 
-    def graph(self, batch: int) -> Graph:
-        """As the compiler gets it."""
+    def graph(self, batch: int, chip: ChipSpec) -> Graph:
+        """As the compiler gets it; without the Add where FIXP, which has none, empties L0C."""
         first, middle, last = self.channels
         one, two = self.kernels
         g = GraphBuilder(self.name)
@@ -104,7 +106,7 @@ class Pair:
         y = g.node("Conv", "one", x, a, biases[0], pads=pads, group=group, strides=strides)
         y = g.node("Relu", "y", y)
         y = g.node("Conv", "two", y, b, biases[1], pads=[two // 2] * 4)
-        if self.residual:
+        if self.residual and chip.core.fixp is None:
             y = g.node("Add", "sum", y, g.input("r", g.shape(y)))
         g.output(g.node("Relu", "z", y))
         return g.finish()
@@ -211,14 +213,14 @@ def bound(chip: ChipSpec, pair: Pair, batch: int, calls: list[KernelCall]) -> Bo
 
 def _calls(chip: ChipSpec, pair: Pair, batch: int) -> list[KernelCall]:
     """The two launches."""
-    exe = npusim.compile_graph(pair.graph(batch), chip, options=APART)
+    exe = npusim.compile_graph(pair.graph(batch, chip), chip, options=APART)
     return [t.call for t in exe.tasks if t.op_type == "Conv" and t.call is not None]
 
 
 def _joined(chip: ChipSpec, pair: Pair, batch: int) -> KernelArgs:
     """The one launch, whether or not the compiler would take it."""
     seen: list[Graph] = []
-    compile_watched(pair.graph(batch), chip, APART, lambda graph, _report: seen.append(graph))
+    compile_watched(pair.graph(batch, chip), chip, APART, lambda graph, _report: seen.append(graph))
     first, second = (n for n in seen[-1].nodes if n.op_type == "Conv")
     return kernel_args(seen[-1], joined(first, second))
 
@@ -247,7 +249,7 @@ def measured(chip: ChipSpec, pair: Pair, batch: int) -> list[str]:
         fused = _cycles(roomy, [_best(roomy, args)])
         return [*row, f"{fused:,} *", f"{apart / fused:.2f}×", why.removeprefix("ConvConv: ")]
     fused = _cycles(chip, [_best(chip, args)])
-    exe = npusim.compile_graph(pair.graph(batch), chip)
+    exe = npusim.compile_graph(pair.graph(batch, chip), chip)
     taken = any(t.op_type == "ConvConv" for t in exe.tasks)
     return [*row, f"{fused:,}", f"{apart / fused:.2f}×", "yes" if taken else "no"]
 

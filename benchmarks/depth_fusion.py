@@ -58,15 +58,15 @@ images have few positions. Both ways compute the same bits.
   L0C: one kernel has both at work. Where that is nearly all of the time (56² on the 910A: bias,
   residual and ReLU of 256 channels) little is left to save; closer than 5 % pairs stay apart.
 * On the 910B L1 is half as large: at 28² the weights leave room for small tiles only, which load
-  all weights into L0B again and again. With many images that costs more than it saves. What empties
-  L0C there is FIXP, so the second convolution has a bias and ReLU only: the pairs below are without
-  residual, and ResNet-50's, whose Add the vector cores do in the second kernel, stay apart.
+  all weights into L0B again and again. With many images that costs more than it saves.
+* What FIXP cannot do behind the second convolution of the 910B, a residual, its vector cores do
+  beside the cube (kernel ConvConvEpilogue).
 
 """
 ROOM = "8 MiB"  #: an L1 into which all weights of ResNet-50 fit, pair by pair
 SIMULATED = f"""
 taken: whether the compiler takes the pair, or why it cannot. * marks what it would take with an L1
-of {ROOM}: at 14² and 7² it would be slower than apart all the same.
+of {ROOM}: at 14² and 7² that would gain nothing either.
 """
 WHY = """
 Estimates, in favour of the fusion, where the kernel does not apply: a 3×3 convolution behind a 1×1
@@ -80,7 +80,7 @@ class Pair:
     """Two convolutions, each with ReLU, on square images; `depthwise`: the first.
 
     `stride`: of the first, whose images are that much larger than `side`; `residual`: an Add
-    before the last ReLU, where the second kernel has it.
+    before the last ReLU.
     """
 
     name: str
@@ -91,8 +91,8 @@ class Pair:
     residual: bool = False
     stride: int = 1
 
-    def graph(self, batch: int, chip: ChipSpec) -> Graph:
-        """As the compiler gets it; without the Add where FIXP, which has none, empties L0C."""
+    def graph(self, batch: int) -> Graph:
+        """As the compiler gets it."""
         first, middle, last = self.channels
         one, two = self.kernels
         g = GraphBuilder(self.name)
@@ -106,7 +106,7 @@ class Pair:
         y = g.node("Conv", "one", x, a, biases[0], pads=pads, group=group, strides=strides)
         y = g.node("Relu", "y", y)
         y = g.node("Conv", "two", y, b, biases[1], pads=[two // 2] * 4)
-        if self.residual and chip.core.fixp is None:
+        if self.residual:
             y = g.node("Add", "sum", y, g.input("r", g.shape(y)))
         g.output(g.node("Relu", "z", y))
         return g.finish()
@@ -213,14 +213,14 @@ def bound(chip: ChipSpec, pair: Pair, batch: int, calls: list[KernelCall]) -> Bo
 
 def _calls(chip: ChipSpec, pair: Pair, batch: int) -> list[KernelCall]:
     """The two launches."""
-    exe = npusim.compile_graph(pair.graph(batch, chip), chip, options=APART)
+    exe = npusim.compile_graph(pair.graph(batch), chip, options=APART)
     return [t.call for t in exe.tasks if t.op_type == "Conv" and t.call is not None]
 
 
 def _joined(chip: ChipSpec, pair: Pair, batch: int) -> KernelArgs:
     """The one launch, whether or not the compiler would take it."""
     seen: list[Graph] = []
-    compile_watched(pair.graph(batch, chip), chip, APART, lambda graph, _report: seen.append(graph))
+    compile_watched(pair.graph(batch), chip, APART, lambda graph, _report: seen.append(graph))
     first, second = (n for n in seen[-1].nodes if n.op_type == "Conv")
     return kernel_args(seen[-1], joined(first, second))
 
@@ -246,16 +246,18 @@ def measured(chip: ChipSpec, pair: Pair, batch: int) -> list[str]:
     kernel, why = select_kernel(args, chip)
     if not kernel:
         roomy = npusim.load_chip(chip.name, [f"core.l1.size={ROOM}"])
-        fused = _cycles(roomy, [_best(roomy, args)])
-        return [*row, f"{fused:,} *", f"{apart / fused:.2f}×", why.removeprefix("ConvConv: ")]
-    fused = _cycles(chip, [_best(chip, args)])
-    exe = npusim.compile_graph(pair.graph(batch, chip), chip)
+        kernel, _ = select_kernel(args, roomy)
+        fused = _cycles(roomy, [_best(roomy, kernel, args)])
+        why = why.split("; ")[-1].partition(": ")[2]
+        return [*row, f"{fused:,} *", f"{apart / fused:.2f}×", why]
+    fused = _cycles(chip, [_best(chip, kernel, args)])
+    exe = npusim.compile_graph(pair.graph(batch), chip)
     taken = any(t.op_type == "ConvConv" for t in exe.tasks)
     return [*row, f"{fused:,}", f"{apart / fused:.2f}×", "yes" if taken else "no"]
 
 
-def _best(chip: ChipSpec, args: KernelArgs) -> KernelCall:
-    return KernelCall("ConvConv", args, choose_plan("ConvConv", args, chip))
+def _best(chip: ChipSpec, kernel: str, args: KernelArgs) -> KernelCall:
+    return KernelCall(kernel, args, choose_plan(kernel, args, chip))
 
 
 def estimated(chip: ChipSpec, pair: Pair, batch: int) -> list[str]:

@@ -81,9 +81,11 @@ def test_convolutions_take_what_follows_them(
         tasks[chip] = api.compile_graph(
             build_model(name, batch=batch), load_chip(chip), precision=precision
         ).tasks
-        assert len(tasks[chip]) == most
+        pairs = sum(t.op_type == "ConvConv" for t in tasks[chip])
+        assert len(tasks[chip]) == most - pairs
         assert not {"Add", "Clip", "Relu"} & {t.op_type for t in tasks[chip]}
-    mixed = [t for t in tasks["ascend910b2"] if t.call and t.call.kernel == "Conv2DEpilogue"]
+    kernels = ("Conv2DEpilogue", "ConvConvEpilogue")
+    mixed = [t for t in tasks["ascend910b2"] if t.call and t.call.kernel in kernels]
     assert len(mixed) > 9 and all(t.call and t.call.plan.workspace for t in mixed)
 
 

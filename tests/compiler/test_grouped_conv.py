@@ -96,6 +96,20 @@ def test_depthwise_goes_where_it_is_faster(chip: str, precision: str) -> None:
     assert run == ["Conv2D", "DepthwiseConv"]
 
 
+@pytest.mark.parametrize(
+    ("chip", "kernel"), [("ascend910a", "Conv2D"), ("ascend910b2", "Conv2DEpilogue")]
+)
+@pytest.mark.parametrize("group", [4, 64])
+def test_groups_take_a_residual(chip: str, kernel: str, group: int) -> None:
+    def write(g: GraphBuilder) -> str:
+        x, w = g.input("x", (2, 64, 28, 28)), g.weight("w", (64, 64 // group, 3, 3), 0.2)
+        y = g.node("Conv", "y", x, w, g.weight("b", (64,), 0.3), group=group, pads=[1] * 4)
+        return g.node("Relu", "z", g.node("Add", "sum", y, g.input("r", (2, 64, 28, 28))))
+
+    exe = check_run(graph_of(write), chip, "fp16", tile_level=True)
+    assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == [kernel]
+
+
 def test_depthwise_of_fp32_stays_where_the_cube_has_none() -> None:
     graph = _grouped(32, 32, 32)
     kernels = [t.call.kernel for t in check_run(graph, "ascend910a", "fp32").tasks if t.call]

@@ -1,11 +1,13 @@
-"""Would two convolutions in one kernel, the tensor between them kept in L1, be faster?
+"""Two convolutions in one kernel, the tensor between them kept in L1: what it gives, simulated.
 
-npusim has no such kernel; this estimates one by the kernels that there are, and in its favour. A
-core takes strips of the second image with all channels, so that what the first convolution makes of
-them stays in its L1, in half of its room. Both run there as they do alone, without the store and
-the load of the tensor between where those were their longest pipe, and with one launch less. The
-price: rows at the edges of strips are computed twice (halo), every core reads all weights, and
-work that had been shared by channels is shared by rows only.
+Pairs whose second convolution is 1×1 are simulated, the kernel ConvConv against the two kernels.
+Where its operands do not fit L1, an L1 is simulated into which they do. Where that kernel does not
+apply the page estimates one, in its favour, by the kernels that there are. A core takes strips of
+the second image with all channels, so that what the first convolution makes of them stays in its
+L1, in half of its room. Both run there as they do alone, without the store and the load of the
+tensor between where those were their longest pipe, and with one launch less. The price: rows at
+the edges of strips are computed twice (halo), every core reads all weights, and work that had been
+shared by channels is shared by rows only.
 
     python benchmarks/depth_fusion.py [--out docs]
 """
@@ -20,72 +22,104 @@ from tables import Sheet, publish
 
 import npusim
 from npusim.chip import ChipSpec
+from npusim.compiler.passes.conv_depth import NAME, joined
+from npusim.compiler.pipeline import compile_watched
+from npusim.compiler.select import kernel_args, select_kernel
 from npusim.ir import Graph
 from npusim.machine.gm import hot
 from npusim.machine.launch import LaunchResult, time_launch
 from npusim.models.builder import GraphBuilder
 from npusim.program.executable import KernelCall
 from npusim.program.isa import Pipe
-from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
+from npusim.program.kernel import KernelArgs, OperandSpec, choose_plan, get_kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 CHIPS = ("ascend910a", "ascend910b2")
 BATCHES = (1, 32)
-BLOCKS = {56: 3, 28: 4, 14: 6, 7: 3}  #: bottlenecks of ResNet-50 by the side of their images
+APART = npusim.CompileOptions(disabled=frozenset({NAME}))
 HEAD = """# Two convolutions in one kernel
 
 Written by `python benchmarks/depth_fusion.py`; do not edit.
 
-The compiler does not fuse convolutions in depth; the lists of CANN's passes name no such fusion
-either. This page estimates, in its favour, what it would give, by the kernels that there are: a few
-per cent of ResNet-50 at most (the last table). A core takes strips of the second image with all
-channels; what the first convolution makes of them stays in its L1. Saved: one launch, and the store
-and the load of the tensor between, where those are the longest pipe of their kernel; else they run
-beside the cube at no cost. (That tensor is read from L2, not from HBM, wherever it fits.) Paid: the
-rows at the edges of strips twice (halo), all weights in every core, and fewer cores where the
-images have few rows.
+`ConvDepthFusionPass` makes one kernel of a convolution and a 1×1 convolution behind it, where the
+cost model says that it is faster than two; `--disable-pass ConvDepthFusionPass` leaves them apart.
+The lists of CANN's passes name no such fusion, so a time to be held against a real chip's is one
+without it. A core takes tiles of positions. What the first convolution makes of a tile goes from
+L0C into L1, through UB on the 910A, by FIXP on the 910B, rounded as it would be stored; from there
+the cube takes it for the second one. Both weights stay in L1. While a tile leaves L0C the cube
+works on the next one.
 
-* Where images are large and weights small (56², 28²) it could pay; most of that is the launch at
-  batch 1, and the transfers at batch 32.
-* Where weights are large it costs, at 7² always and at 14² at batch 1: 1.2 to 4.7 MB of them would
-  pass through every core.
-* A depthwise convolution runs on the vector unit. On the 910A it is so much longer than the
-  transfers that little is left to save; on the 910B vector cores have no way into a cube core's L1.
+Saved: one launch, and the store and the load of the tensor between; and the cube works on one
+convolution while the other leaves L0C. Paid: all weights in every core, and fewer cores where the
+images have few positions. Both ways compute the same bits.
 
+* At batch 1 most of the gain is the launch.
+* At batch 32 the first kernel of a pair is bound by the cube and MTE1, the second by what empties
+  L0C: one kernel has both at work. Where that is nearly all of the time (56² on the 910A: bias,
+  residual and ReLU of 256 channels) little is left to save; closer than 5 % pairs stay apart.
+* On the 910B L1 is half as large: at 28² the weights leave room for small tiles only, which load
+  all weights into L0B again and again. With many images that costs more than it saves.
+* What FIXP cannot do behind the second convolution of the 910B, a residual, its vector cores do
+  beside the cube (kernel ConvConvEpilogue).
+
+"""
+ROOM = "8 MiB"  #: an L1 into which all weights of ResNet-50 fit, pair by pair
+SIMULATED = f"""
+taken: whether the compiler takes the pair, or why it cannot. * marks what it would take with an L1
+of {ROOM}: at 14² and 7² that would gain nothing either.
+"""
+WHY = """
+Estimates, in favour of the fusion, where the kernel does not apply: a 3×3 convolution behind a 1×1
+one needs a halo; a depthwise convolution runs on the vector unit, which on the 910B has no way into
+a cube core's L1.
 """
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two convolutions of stride 1, each with ReLU, on square images; `depthwise`: the first."""
+    """Two convolutions, each with ReLU, on square images; `depthwise`: the first.
+
+    `stride`: of the first, whose images are that much larger than `side`; `residual`: an Add
+    before the last ReLU.
+    """
 
     name: str
     side: int
     channels: tuple[int, int, int]
     kernels: tuple[int, int]
     depthwise: bool = False
+    residual: bool = False
+    stride: int = 1
 
     def graph(self, batch: int) -> Graph:
         """As the compiler gets it."""
         first, middle, last = self.channels
         one, two = self.kernels
         g = GraphBuilder(self.name)
-        x = g.input("x", (batch, first, self.side, self.side))
+        side = self.side * self.stride
+        x = g.input("x", (batch, first, side, side))
         a = g.weight("a", (middle, 1 if self.depthwise else first, one, one), 0.1)
         b = g.weight("b", (last, middle, two, two), 0.1)
-        group = first if self.depthwise else 1
-        y = g.node("Relu", "y", g.node("Conv", "one", x, a, pads=[one // 2] * 4, group=group))
-        g.output(g.node("Relu", "z", g.node("Conv", "two", y, b, pads=[two // 2] * 4)))
+        biases = g.weight("c", (middle,), 0.1), g.weight("d", (last,), 0.1)
+        group, strides = first if self.depthwise else 1, [self.stride] * 2
+        pads = [one // 2] * 4
+        y = g.node("Conv", "one", x, a, biases[0], pads=pads, group=group, strides=strides)
+        y = g.node("Relu", "y", y)
+        y = g.node("Conv", "two", y, b, biases[1], pads=[two // 2] * 4)
+        if self.residual:
+            y = g.node("Add", "sum", y, g.input("r", g.shape(y)))
+        g.output(g.node("Relu", "z", y))
         return g.finish()
 
 
-PAIRS = tuple(
-    Pair(f"ResNet-50 {side}²", side, channels, kernels)
-    for side, width in ((56, 64), (28, 128), (14, 256), (7, 512))
-    for channels, kernels in (
-        ((4 * width, width, width), (1, 3)),
-        ((width, width, 4 * width), (3, 1)),
-    )
+STAGES = ((56, 64), (28, 128), (14, 256), (7, 512))
+MEASURED = tuple(
+    Pair(f"ResNet-50 {side}²", side, (n, n, 4 * n), (3, 1), residual=True, stride=stride)
+    for side, n in STAGES
+    for stride in ((1, 2) if side == 28 else (1,))
+)
+ESTIMATED = tuple(
+    Pair(f"ResNet-50 {side}²", side, (4 * n, n, n), (1, 3)) for side, n in STAGES
 ) + tuple(
     Pair(f"MobileNet {side}²", side, (n, n, out), (3, 1), True)
     for side, n, out in ((112, 32, 64), (56, 128, 128), (28, 256, 256), (14, 512, 512))
@@ -177,58 +211,76 @@ def bound(chip: ChipSpec, pair: Pair, batch: int, calls: list[KernelCall]) -> Bo
     return best
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Cycles of a pair in two tasks, and what one would take."""
-
-    pair: Pair
-    chip: ChipSpec
-    batch: int
-    apart: float
-    fused: Bound
-
-    @staticmethod
-    def of(chip: ChipSpec, pair: Pair, batch: int) -> Estimate:
-        """Everything in L2, as between the layers of a net."""
-        exe = npusim.compile_graph(pair.graph(batch), chip)
-        calls = [t.call for t in exe.tasks if t.op_type == "Conv" and t.call is not None]
-        apart = 0
-        for c in calls:
-            result = time_launch(chip, c.kernel, c.args, c.plan, hot(c.plan))
-            apart += result.cycles + _overhead(chip, c.plan.block_dim)
-        return Estimate(pair, chip, batch, apart, bound(chip, pair, batch, calls))
-
-    @property
-    def saved(self) -> float:
-        """Cycles, none where two tasks are faster."""
-        return max(0.0, self.apart - self.fused.cycles) if self.fused.rows else 0.0
-
-    def row(self) -> list[str]:
-        """Of the table."""
-        one, two = self.pair.kernels
-        names = f"{'dw ' if self.pair.depthwise else ''}{one}×{one}, {two}×{two}"
-        channels = " → ".join(map(str, self.pair.channels))
-        head = [self.pair.name, names, channels, self.chip.name, str(self.batch)]
-        head.append(f"{self.apart:,.0f}")
-        b = self.fused
-        if not b.rows:
-            return [*head, "·", "·", "·", b.reason]
-        cycles, gain = f"{b.cycles:,.0f}", f"{self.apart / b.cycles:.2f}×"
-        return [*head, str(b.rows), f"{b.halo:.2f}", cycles, gain]
+def _calls(chip: ChipSpec, pair: Pair, batch: int) -> list[KernelCall]:
+    """The two launches."""
+    exe = npusim.compile_graph(pair.graph(batch), chip, options=APART)
+    return [t.call for t in exe.tasks if t.op_type == "Conv" and t.call is not None]
 
 
-def _net(chip: ChipSpec, batch: int, found: list[Estimate]) -> list[str]:
-    """ResNet-50 with the better pair of every bottleneck, those of stride 2 taken as the others."""
-    saved = 0.0
-    for side, blocks in BLOCKS.items():
-        pairs = [e for e in found if e.pair.side == side and not e.pair.depthwise]
-        saved += blocks * max(e.saved for e in pairs)
-    run = npusim.run(
-        npusim.compile_graph(npusim.load_model("resnet50", batch=batch).graph, chip),
-        chip, timing_only=True,
-    )  # fmt: skip
-    whole = run.timeline.total_cycles
-    return [chip.name, str(batch), f"{whole:,}", f"{saved:,.0f}", f"{saved / whole:.1%}"]
+def _joined(chip: ChipSpec, pair: Pair, batch: int) -> KernelArgs:
+    """The one launch, whether or not the compiler would take it."""
+    seen: list[Graph] = []
+    compile_watched(pair.graph(batch), chip, APART, lambda graph, _report: seen.append(graph))
+    first, second = (n for n in seen[-1].nodes if n.op_type == "Conv")
+    return kernel_args(seen[-1], joined(first, second))
+
+
+def _cycles(chip: ChipSpec, calls: list[KernelCall]) -> int:
+    """As tasks one after the other, everything in L2, as between the layers of a net."""
+    times = (time_launch(chip, c.kernel, c.args, c.plan, hot(c.plan)).cycles for c in calls)
+    return sum(times) + sum(_overhead(chip, c.plan.block_dim) for c in calls)
+
+
+def _named(pair: Pair, chip: ChipSpec, batch: int) -> list[str]:
+    """First columns of a table."""
+    one, two = pair.kernels
+    names = f"{'dw ' if pair.depthwise else ''}{one}×{one}{' / 2' * (pair.stride > 1)}, {two}×{two}"
+    channels = " → ".join(map(str, pair.channels))
+    return [pair.name, names, channels, chip.name, str(batch)]
+
+
+def measured(chip: ChipSpec, pair: Pair, batch: int) -> list[str]:
+    """A row: the pair as two tasks and as one, and whether the compiler takes it."""
+    apart, args = _cycles(chip, _calls(chip, pair, batch)), _joined(chip, pair, batch)
+    row = [*_named(pair, chip, batch), f"{apart:,}"]
+    kernel, why = select_kernel(args, chip)
+    if not kernel:
+        roomy = npusim.load_chip(chip.name, [f"core.l1.size={ROOM}"])
+        kernel, _ = select_kernel(args, roomy)
+        fused = _cycles(roomy, [_best(roomy, kernel, args)])
+        why = why.split("; ")[-1].partition(": ")[2]
+        return [*row, f"{fused:,} *", f"{apart / fused:.2f}×", why]
+    fused = _cycles(chip, [_best(chip, kernel, args)])
+    exe = npusim.compile_graph(pair.graph(batch), chip)
+    taken = any(t.op_type == "ConvConv" for t in exe.tasks)
+    return [*row, f"{fused:,}", f"{apart / fused:.2f}×", "yes" if taken else "no"]
+
+
+def _best(chip: ChipSpec, kernel: str, args: KernelArgs) -> KernelCall:
+    return KernelCall(kernel, args, choose_plan(kernel, args, chip))
+
+
+def estimated(chip: ChipSpec, pair: Pair, batch: int) -> list[str]:
+    """A row: the pair as two tasks, and what one would take at best."""
+    calls = _calls(chip, pair, batch)
+    apart, b = _cycles(chip, calls), bound(chip, pair, batch, calls)
+    row = [*_named(pair, chip, batch), f"{apart:,}"]
+    if not b.rows:
+        return [*row, "·", "·", "·", b.reason]
+    return [*row, str(b.rows), f"{b.halo:.2f}", f"{b.cycles:,.0f}", f"{apart / b.cycles:.2f}×"]
+
+
+def _net(chip: ChipSpec, batch: int) -> list[str]:
+    """A row: ResNet-50 with the pass and without."""
+    graph = npusim.load_model("resnet50", batch=batch).graph
+    found = []
+    for options in (APART, npusim.CompileOptions()):
+        exe = npusim.compile_graph(graph, chip, options=options)
+        run = npusim.run(exe, chip, timing_only=True)
+        found.append((run.timeline.total_cycles, len(exe.tasks)))
+    (apart, before), (fused, after) = found
+    tasks = f"{before} → {after}"
+    return [chip.name, str(batch), tasks, f"{apart:,}", f"{fused:,}", f"{1 - fused / apart:.1%}"]
 
 
 def main() -> None:
@@ -236,22 +288,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="folder of the page")
     args = parser.parse_args()
-    columns = (
-        "pair", "kernels", "channels", "chip", "batch", "apart", "rows", "halo", "fused", "gain",
-    )  # fmt: skip
-    rows, nets = [], []
-    for batch in BATCHES:
-        for chip in map(npusim.load_chip, CHIPS):
-            found = [Estimate.of(chip, p, batch) for p in PAIRS]
-            rows += [e.row() for e in found]
-            nets.append(_net(chip, batch, found))
+    pair = ("pair", "kernels", "channels", "chip", "batch", "apart")
+    cases = [(npusim.load_chip(chip), batch) for batch in BATCHES for chip in CHIPS]
     sheets = [
-        Sheet("ResNet-50", ("chip", "batch", "cycles", "saved at most", "share"), nets),
-        Sheet("Pairs", columns, rows),
+        Sheet(
+            "ResNet-50",
+            ("chip", "batch", "tasks", "apart", "fused", "saved"),
+            [_net(*case) for case in cases],
+        ),
+        Sheet(
+            "Pairs, simulated",
+            (*pair, "fused", "gain", "taken"),
+            [measured(chip, p, batch) for chip, batch in cases for p in MEASURED],
+        ),
+        Sheet(
+            "Pairs, estimated",
+            (*pair, "rows", "halo", "fused at best", "gain"),
+            [estimated(chip, p, batch) for chip, batch in cases for p in ESTIMATED],
+        ),
     ]
     page = args.out / "depth_fusion.md"
     publish(sheets, "", page, None)
-    page.write_text(HEAD + page.read_text(encoding="utf-8"), encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    for sheet, note in zip(sheets[1:], (SIMULATED, WHY), strict=True):
+        text = text.replace(f"## {sheet.title}\n", f"## {sheet.title}\n{note}")
+    page.write_text(HEAD + text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -58,6 +58,10 @@ class KernelError(NpusimError):
     """A kernel broke a rule of the machine: capacity, alignment, limits."""
 
 
+class BufferFullError(KernelError):
+    """A kernel asks for more of an on-chip buffer than is left of it."""
+
+
 class DeadlockError(NpusimError):
     """A simulation that cannot progress."""
 

@@ -143,6 +143,7 @@ class Fixp(Part):
 
     rate: Rate
     l1_rate: Rate
+    elements: float  #: per cycle: narrow types do not fill the rate
     head: Cycles
     tail: Cycles
     burst: float

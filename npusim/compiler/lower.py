@@ -14,7 +14,7 @@ from npusim.ops.registry import Work
 from npusim.program.executable import KernelCall, Task, TaskKind
 
 CUBE_KERNELS = (
-    "MatMul", "MatMulEpilogue", "Conv2D", "Conv2DEpilogue", "ConvConv",
+    "MatMul", "MatMulEpilogue", "Conv2D", "Conv2DEpilogue", "ConvConv", "ConvConvEpilogue",
     "FlashAttentionScore", "FlashAttentionScoreGrad",
 )  # fmt: skip
 
@@ -51,7 +51,7 @@ def _is_view(graph: Graph, node: Node, result: Lowered) -> bool:
 
 def _task(graph: Graph, node: Node, ctx: CompileContext) -> Task:
     args = kernel_args(graph, node)
-    kernel, why = select_kernel(args, ctx.chip)
+    kernel, _ = select_kernel(args, ctx.chip)
     call = None
     if kernel:
         call = KernelCall(kernel, args, best_plan(kernel, args, ctx))
@@ -61,6 +61,7 @@ def _task(graph: Graph, node: Node, ctx: CompileContext) -> Task:
                 f"the cube of {ctx.chip.name} takes {', '.join(ctx.chip.core.cube.k)}"
             )
     else:
+        _, why = select_kernel(args, ctx.chip, explain=True)
         ctx.note(f"{node.name} ({node.op_type}) runs on the AI CPU: {why}")
     work = _work(graph, node)
     return Task(

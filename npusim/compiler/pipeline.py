@@ -40,6 +40,7 @@ from npusim.compiler.passes.layernorm import fuse_layernorm
 from npusim.compiler.passes.layout import assign_layouts
 from npusim.compiler.passes.lp_pool import pool_powers
 from npusim.compiler.passes.no_ops import remove_no_ops
+from npusim.compiler.passes.pool_bytes import pool_bytes
 from npusim.compiler.passes.pool_rank import pool_images
 from npusim.compiler.passes.precision import assign_precision
 from npusim.compiler.passes.qdq import fuse_qdq
@@ -47,6 +48,7 @@ from npusim.compiler.passes.qkv import fuse_qkv
 from npusim.compiler.passes.quantized import lower_quantized
 from npusim.compiler.passes.recurrent import unroll_recurrent
 from npusim.compiler.passes.reduce_elemwise import fuse_reductions
+from npusim.compiler.passes.requant import fuse_conv_quant, fuse_matmul_quant
 from npusim.compiler.passes.reshapes import remove_reshapes
 from npusim.compiler.passes.resize import split_resize
 from npusim.compiler.passes.rmsnorm import fuse_rmsnorm
@@ -90,6 +92,7 @@ PASSES: tuple[Pass, ...] = (
     expand_conv3d,
     split_resize,
     pool_powers,
+    pool_bytes,
     pool_images,
     assign_precision,
     use_row_kernels,
@@ -98,6 +101,8 @@ PASSES: tuple[Pass, ...] = (
     expand_grouped_conv,
     fuse_bias,
     fuse_qkv,
+    fuse_conv_quant,
+    fuse_matmul_quant,
     fuse_conv_epilogues,
     fuse_matmul_epilogues,
     fuse_matmul_cast,

@@ -8,12 +8,19 @@ from npusim.ir import DType, EpilogueStep, Graph, Layout, Node
 from npusim.ir.layout import lies_as_nd
 from npusim.ops import attributes, get_operator
 from npusim.ops.cann_fused import HOLD_STEPS
-from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
+from npusim.program.kernel import (
+    NO_TILING,
+    KernelArgs,
+    OperandSpec,
+    get_kernel,
+    has_tiling,
+    no_tiling,
+)
 
 #: Operator → kernels, best first. Elementwise operators need no entry.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "Conv2DEpilogue", "DepthwiseConv", "ConvVector"),
-    "ConvConv": ("ConvConv",),
+    "ConvConv": ("ConvConv", "ConvConvEpilogue"),
     "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "MatMulV2": ("MatMul",),
     "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),
@@ -30,7 +37,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("GatherND", "GatherElements"), ("GatherND",)),
     "ScatterElements": ("ScatterElements",),
     **dict.fromkeys(("ScatterND", "TensorScatter"), ("ScatterRows", "ScatterElements")),
-    **dict.fromkeys(("CumSum", "CumProd"), ("Scan",)),
+    **dict.fromkeys(("CumSum", "CumProd"), ("Cumulative",)),
     "DropOutDoMask": ("BitMask",),
     "OneHot": ("OneHot",),
     # ArgMax, ArgMin, Hardmax and TopK become what these kernels take: passes/selection.py.
@@ -209,8 +216,11 @@ def plain(value: object) -> object:
     return tuple(plain(v) for v in value) if isinstance(value, list | tuple) else value
 
 
-def select_kernel(args: KernelArgs, chip: ChipSpec) -> tuple[str, str]:
-    """(kernel, '') or ('', why no AI Core kernel takes the launch)."""
+def select_kernel(args: KernelArgs, chip: ChipSpec, explain: bool = False) -> tuple[str, str]:
+    """(kernel, '') or ('', why no AI Core kernel takes the launch).
+
+    `explain`: where buffers are too small, say which sizes would do (that takes a search).
+    """
     read = () if args.op_type == "Concat" else args.operands
     if any(0 in o.shape for o in (*read, *args.outputs) if o is not None):
         return "", "a tensor without elements"
@@ -221,8 +231,8 @@ def select_kernel(args: KernelArgs, chip: ChipSpec) -> tuple[str, str]:
     for name in names:
         kernel = get_kernel(name)
         reason = kernel.refuse(args, chip)
-        if not reason and next(iter(kernel.tilings(args, chip)), None) is None:
-            reason = "no tiling fits the on-chip buffers"
+        if not reason and not has_tiling(name, args, chip):
+            reason = no_tiling(name, args, chip) if explain else NO_TILING
         if not reason:
             return name, ""
         reasons.append(f"{name}: {reason}")

@@ -74,12 +74,13 @@ def _fusion_memory(r: _Rows) -> Claim:
         f"{before / 1e3:g} GB → {after} MB ({_percent(1 - after / before)} less)",
         f"{mb(r.plain.memory_reused)} → {mb(r.fused.memory_reused)} "
         f"({_percent(1 - r.fused.memory_reused / r.plain.memory_reused)} less), memory shared in "
-        f"both. The largest tensors are 256·256·56·56 fp16 numbers, {mb(largest)}; the end of the "
-        "first residual block needs two of them (the shortcut and the result) and the result's "
-        f"input, {mb(r.fused.least_bytes)} together, beside {mb(r.fused.weight_bytes)} of weights. "
-        f"{after} MB less the weights are {mb(left)}, less than two of the largest "
-        f"({mb(2 * largest)}): the convolution would have to write its result over the shortcut, "
-        "which none here does.",
+        f"both. The largest tensors are 256·256·56·56 fp16 numbers, {mb(largest)}. The first "
+        "convolution needs two of them: its image, in blocks of 16 channels, and its result. The "
+        "end of the first residual block needs two (the shortcut and the result) and the result's "
+        "input, unless the result is written over the shortcut, as where vector cores add it "
+        f"(910B). {mb(r.fused.least_bytes)} are alive at one time, beside "
+        f"{mb(r.fused.weight_bytes)} of weights. {after} MB less the weights are {mb(left)}, less "
+        f"than two of the largest ({mb(2 * largest)}).",
     )
 
 

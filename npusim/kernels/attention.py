@@ -13,7 +13,8 @@ The workspace is small and stays in L2, whose bandwidth it takes: some 4 MB per 
 the cores (CrossCoreSetFlag) order the stages. On chips whose cores do both, see
 `attention_unified`. Keys that the whole band does not see are skipped.
 
-Tiling: s1 rows of a band, s2 keys of a task, cores among which bands are dealt.
+Tiling: s1 rows of a band, s2 keys of a task, cores among which bands are dealt; where cores are
+split, tile: scores in UB together.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from math import prod
 
 from npusim.chip.spec import ChipSpec
 from npusim.kernels import attention_unified as unified
-from npusim.kernels.attention_cube import ScoresAndValues, l1_bytes
+from npusim.kernels.attention_cube import ScoresAndValues
 from npusim.kernels.attention_shape import (
     F32,
     LINE,
@@ -39,7 +40,7 @@ from npusim.kernels.attention_shape import (
 )
 from npusim.kernels.attention_vector import CALL, Accumulate, Softmax, stat_rows
 from npusim.kernels.cross_core import await_signal, signal
-from npusim.kernels.lang import Kernel, TileKernel
+from npusim.kernels.lang import Kernel, TileKernel, fits
 from npusim.kernels.row_softmax import tile_rows
 from npusim.ops.training_attention import STATS
 from npusim.program.isa import Instr, Pipe
@@ -56,6 +57,10 @@ from npusim.program.region import GM, Region
 
 MASK, BIAS = 3, 4  #: indices of the mask and of the bias (pse) among the inputs
 BAND = 256  #: query rows of a band (CANN: s1BaseSize)
+BANDS = (BAND, BAND // 2, BAND // 4)
+SMALL_BANDS = (32, 16)  #: for cores whose buffers hold none of these
+#: Scores of a tile in fp32; the first that UB holds: 32 KiB on the chips themselves.
+TILES = (8192, 4096, 2048, 1024, 512, 256)
 TASK = 1024  #: keys of a task (CANN: s2BaseSize 128 × nRatio 8)
 #: Workspace operands, after inputs and outputs: scores, probabilities, products, sums.
 SCORES, PROBS, PRODUCTS, SUMS = range(4)
@@ -72,7 +77,7 @@ READY, DONE, PRODUCT = 0, 10, 20
 class Job:
     """A task: keys [column, column + columns) of a band.
 
-    `index` counts the core's tasks, `turn` its bands.
+    `index` counts the core's tasks, `turn` its bands; `tile`: scores in UB together.
     """
 
     band: Band
@@ -80,6 +85,7 @@ class Job:
     columns: int
     index: int
     turn: int
+    tile: int
 
     @property
     def first(self) -> bool:
@@ -104,7 +110,8 @@ def jobs(p: Problem, t: Tiling, block: int) -> list[Job]:
     for turn, i in enumerate(range(starts[block], starts[block + 1])):
         b = band(p.shape, t["s1"], i)
         for column in range(0, b.columns, t["s2"]):
-            out.append(Job(b, column, min(t["s2"], b.columns - column), len(out), turn))
+            columns = min(t["s2"], b.columns - column)
+            out.append(Job(b, column, columns, len(out), turn, t["tile"]))
     return out
 
 
@@ -159,23 +166,24 @@ class FlashAttentionScore(TileKernel):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """CANN's: whole bands and tasks, less where rows are shorter or L1 holds no more (fp32).
+        """CANN's: whole bands and tasks, less where rows are shorter or a buffer holds no more.
 
         Rows of at most one task have a template of their own (s1_bn2gs1): there smaller bands keep
         cores from idling; long rows keep theirs, as one head of 8192 on 910B2 shows.
         """
-        a = problem(args, MASK).shape
-        cores = chip.cores.count
+        p = problem(args, MASK, BIAS)
+        a, cores = p.shape, chip.cores.count
         if not chip.cores.split:
-            yield from unified.tilings(a, chip)
+            yield from unified.tilings(args, p, chip)
             return
         few = a.s2 <= TASK and a.batch * a.heads * -(-a.s1 // BAND) < 2 * cores
-        size = args.operands[0].dtype.size
-        sides = (BAND, BAND // 2, BAND // 4)
-        bands = [s for s in sides if l1_bytes(min(s, up(a.s1, 16)), a.d, size) <= chip.core.l1.size]
-        for s1 in bands if few else bands[:1]:
-            if s1 == bands[0] or s1 < a.s1:
-                tile = {"s1": min(s1, up(a.s1, 16)), "s2": min(TASK, up(a.s2, 16))}
+        found = False
+        for s1 in (*BANDS, *SMALL_BANDS):
+            if found and (not few or s1 not in BANDS or s1 >= a.s1):
+                continue
+            tile = _tiling(args, chip, min(s1, up(a.s1, 16)))
+            if tile is not None:
+                found = True
                 yield {**tile, "cores": cores}
 
     @staticmethod
@@ -240,7 +248,8 @@ class FlashAttentionScore(TileKernel):
         out = [Member(k, _cube(k, p, mine, workspace, vectors))]
         for number in range(vectors):
             k = Kernel(chip, args, block, functional, CALL)
-            out.append(Member(k, _vector(k, p, mine, workspace, number), 2 // vectors))
+            program = _vector(k, p, mine, workspace, number, plan.tiling["tile"])
+            out.append(Member(k, program, 2 // vectors))
         return out
 
     @staticmethod
@@ -249,10 +258,28 @@ class FlashAttentionScore(TileKernel):
         return unified.body(k, args, problem(args, MASK, BIAS), tiling, block)
 
 
+def _tiling(args: KernelArgs, chip: ChipSpec, s1: int) -> dict[str, int] | None:
+    """Bands of s1 rows with the largest tiles that UB holds; None: a buffer is too small."""
+    p = problem(args, MASK, BIAS)
+    if not fits(chip, args, lambda k: ScoresAndValues(k, p.dtype, p.shape.d, s1)):
+        return None
+    for tile in TILES:
+        if fits(chip, args, lambda k, tile=tile: _vector_buffers(k, p, s1, tile)):  # type: ignore[misc]
+            row = tile // 2 if p.bias >= 0 else tile  # a bias lies in UB half a tile at a time
+            return {"s1": s1, "s2": min(TASK, up(p.shape.s2, 16), row), "tile": tile}
+    return None
+
+
+def _vector_buffers(k: Kernel, p: Problem, s1: int, tile: int) -> tuple[Softmax, Accumulate]:
+    """What a vector core has in UB."""
+    softmax = Softmax(k, p, half(s1, 0)[1], tile)
+    return softmax, Accumulate(k, p, softmax.stats, tile)
+
+
 def _masks(p: Problem, j: Job, number: int) -> list[Region | None]:
     """Masks of the tiles of a vector core's rows."""
     first, rows = half(j.band.rows, number)
-    step = tile_rows(up(j.columns, LINE), max(1, rows))
+    step = tile_rows(up(j.columns, LINE), max(1, rows), j.tile)
     return [
         p.mask_tile(
             j.band.batch, j.band.head, j.band.row + row, min(step, first + rows - row),
@@ -267,7 +294,7 @@ def _biases(p: Problem, j: Job, number: int) -> list[Region]:
     if p.bias < 0:
         return []
     first, rows = half(j.band.rows, number)
-    step = tile_rows(up(j.columns, LINE), max(1, rows))
+    step = tile_rows(up(j.columns, LINE), max(1, rows), j.tile)
     return [
         p.bias_tile(
             j.band.batch, j.band.head, j.band.row + row, min(step, first + rows - row),
@@ -346,11 +373,10 @@ def _cube(
 
 
 def _vector(
-    k: Kernel, p: Problem, mine: list[Job], workspace: Workspace, number: int
+    k: Kernel, p: Problem, mine: list[Job], workspace: Workspace, number: int, tile: int
 ) -> Iterator[Instr]:
     """Probabilities of a task, then sums of the one before."""
-    softmax = Softmax(k, p, half(workspace.s1, 0)[1])
-    sums = Accumulate(k, p, softmax.stats)
+    softmax, sums = _vector_buffers(k, p, workspace.s1, tile)
     out = len(k.args.inputs)
     for t in range(len(mine) + 1):
         if t < len(mine):

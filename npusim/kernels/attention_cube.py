@@ -18,9 +18,9 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.region import Region
 
 
-def pieces(total: int) -> list[tuple[int, int]]:
-    """(start, size) of pieces of 128."""
-    return [(i, min(CUBE, total - i)) for i in range(0, total, CUBE)]
+def pieces(total: int, most: int = CUBE) -> list[tuple[int, int]]:
+    """(start, size) of pieces of 128, or of `most`."""
+    return [(i, min(most, total - i)) for i in range(0, total, most)]
 
 
 class Cube:
@@ -34,7 +34,7 @@ class Cube:
         self.k, self.dtype, self.rows = k, dtype, rows
         es, core = dtype.itemsize, k.chip.core
         most = min(core.l0a.size // rows, core.l0b.size // CUBE) // (2 * es)
-        self.depth = min(CUBE, most // 16 * 16)
+        self.depth = max(16, min(CUBE, most // 16 * 16))
         other = ("L0B", CUBE * self.depth * es)
         self.l0 = k.queue("L0A", rows * self.depth * es, 2, Pipe.MTE1, Pipe.M, other)
 
@@ -108,22 +108,22 @@ class Cube:
         yield results.free()
 
 
-def l1_bytes(rows: int, d: int, itemsize: int) -> int:
-    """L1 bytes of `ScoresAndValues` for a band of so many rows: queries, keys, probabilities."""
-    return itemsize * (2 * up(rows, 16) * (d + CUBE) + 4 * CUBE * d)
-
-
 class ScoresAndValues:
     """Q·Kᵀ and P·V of one band at a time, for the forward kernel.
+
+    The band's products with V stand in L0C together: in tiles of fewer than 128 rows where that
+    is small.
 
     Life cycle per band: `load_queries`; per task `scores`, later `values`; `drop_queries` after
     the last task's scores.
     """
 
     def __init__(self, k: Kernel, dtype: np.dtype, d: int, rows: int) -> None:
-        self.k, self.d, self.cube = k, d, Cube(k, dtype)
+        half = k.chip.core.l0c.size // (2 * CUBE * 4) // 16 * 16
+        self.rows = max(16, min(CUBE, half))  #: of a tile of results
+        self.k, self.d, self.cube = k, d, Cube(k, dtype, self.rows)
         es = dtype.itemsize
-        self.l0c = self.cube.results(2, Pipe.FIXP)
+        self.l0c = self.cube.results(max(2, len(pieces(rows, self.rows))), Pipe.FIXP)
         self.q = k.queue("L1", up(rows, 16) * d * es, 2, Pipe.MTE2, Pipe.MTE1)
         self.kv = k.queue("L1", CUBE * d * es, 4, Pipe.MTE2, Pipe.MTE1)
         self.p = k.queue("L1", up(rows, 16) * CUBE * es, 2, Pipe.MTE2, Pipe.MTE1)
@@ -149,7 +149,7 @@ class ScoresAndValues:
             yield self.kv.enque()
             yield self.kv.deque()
             b = cube.panel(self.kv.front, n, self.d)
-            for m0, m in pieces(rows):
+            for m0, m in pieces(rows, self.rows):
                 c = yield from self.l0c.alloc()
                 a = q[:, m0 : m0 + up(m, 16)]
                 yield from cube.product(c, a, False, b, False, True)
@@ -163,7 +163,7 @@ class ScoresAndValues:
         cube = self.cube
         rows, d = probabilities.shape[0], self.d
         tiles: list[Alloc] = []
-        for _ in pieces(rows):
+        for _ in pieces(rows, self.rows):
             tile = yield from self.l0c.alloc()
             tiles.append(tile)
         for k0, depth in pieces(values.shape[0]):
@@ -178,11 +178,11 @@ class ScoresAndValues:
             yield self.kv.deque()
             p = cube.panel(self.p.front, rows, wide)
             v = cube.panel(self.kv.front, depth, d)
-            for c, (m0, m) in zip(tiles, pieces(rows), strict=True):
+            for c, (m0, m) in zip(tiles, pieces(rows, self.rows), strict=True):
                 a = p[:, m0 : m0 + up(m, 16)]
                 yield from cube.product(c, a, False, v, True, k0 == 0)
             yield self.p.free()
             yield self.kv.free()
-        for m0, m in pieces(rows):
+        for m0, m in pieces(rows, self.rows):
             yield self.l0c.enque()
             yield from cube.drain(self.l0c, out[m0 : m0 + m], m)

@@ -13,18 +13,19 @@ three phases with all cores waiting in between (SyncAll):
 The workspace stays in L2. On chips whose cores do both, phase 1 runs in one core
 (`attention_grad_unified`).
 
-Tiling: s1, s2 of a block of scores; cores.
+Tiling: s1, s2 of a block of scores; cores; unit: rows of a unit of phases 0 and 2. Where cores
+are split, side: s1 and s2 for which the cube core has buffers; rows: of a vector core's tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 
 from npusim.chip.spec import ChipSpec
 from npusim.kernels import attention_grad_unified as unified
-from npusim.kernels.attention_grad_cube import cube_program
-from npusim.kernels.attention_grad_rows import Rows, ends, row_bytes, row_units
+from npusim.kernels.attention_grad_cube import Products, cube_program
+from npusim.kernels.attention_grad_rows import UNITS, Rows, ends, row_bytes, row_units
 from npusim.kernels.attention_grad_shape import (
     ATTENTION,
     COPIES,
@@ -37,11 +38,17 @@ from npusim.kernels.attention_grad_shape import (
     cube_bytes,
     halves,
 )
-from npusim.kernels.attention_grad_vector import tile_masks, vector_bytes, vector_program
+from npusim.kernels.attention_grad_vector import (
+    ROWS,
+    Tiles,
+    tile_masks,
+    vector_bytes,
+    vector_program,
+)
 from npusim.kernels.attention_shape import LINE, Problem, problem, refuse_attention, up
 from npusim.kernels.attention_vector import CALL
 from npusim.kernels.grid import Share, deal
-from npusim.kernels.lang import Kernel
+from npusim.kernels.lang import Kernel, fits
 from npusim.program.kernel import (
     KernelArgs,
     KernelDef,
@@ -53,7 +60,8 @@ from npusim.program.kernel import (
     kernel,
 )
 
-BLOCK = 512  #: rows and columns of a block of scores (CANN: s1CvInner, s2CvInner)
+#: Rows and columns of a block of scores: CANN's s1CvInner, s2CvInner; less for smaller buffers.
+SIDES = (512, 256, 128, 64, 32, 16)
 
 
 @kernel("FlashAttentionScoreGrad")
@@ -73,13 +81,13 @@ class FlashAttentionScoreGrad(KernelDef):
 
     @staticmethod
     def tilings(args: KernelArgs, chip: ChipSpec) -> Iterator[Tiling]:
-        """CANN's blocks, less where the rows are shorter."""
-        a = problem(args, MASK).shape
-        if chip.cores.split:
-            s1, s2 = min(BLOCK, up(a.s1, 16)), min(BLOCK, up(a.s2, 16))
-            yield {"s1": s1, "s2": s2, "cores": chip.cores.count}
-        else:
-            yield from unified.tilings(a, chip)
+        """CANN's blocks, less where the rows are shorter or a buffer holds no more."""
+        p = problem(args, MASK)
+        unit = _unit(args, chip, p)
+        if unit:
+            found = _split_tilings if chip.cores.split else unified.tilings
+            for tile in found(args, p, chip):
+                yield {**tile, "cores": chip.cores.count, "unit": unit}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:
@@ -95,13 +103,14 @@ class FlashAttentionScoreGrad(KernelDef):
         found = blocks_of(p, tiling["s1"], tiling["s2"])
         count = min(tiling["cores"], max(len(found), 1))
         moved = [0] * (len(args.operands) + len(COPIES))
-        per_block = unified.moved if not chip.cores.split else _moved
+        rows, base = tiling.get("rows", 0), len(args.operands)
         for b in found:
-            for i, n in per_block(p, len(args.operands), b).items():
+            per_block = _moved(p, base, b, rows) if rows else unified.moved(p, base, b)
+            for i, n in per_block.items():
                 moved[i] += n
         for i, n in row_bytes(args, p).items():
             moved[i] += n
-        keys = [_key(p, args, chip, found[i::count], count, i) for i in range(count)]
+        keys = [_key(p, tiling, chip, found[i::count], count, i) for i in range(count)]
         traffic = {}
         for i, total in enumerate(moved):
             if total:
@@ -126,67 +135,91 @@ class FlashAttentionScoreGrad(KernelDef):
         workspace = Workspace(p, len(args.operands), block, t["s1"], t["s2"])
         count = plan.block_dim
         if phase != 1:
-            shares = _row_shares(p, args, chip, count, block)
-            kinds = set(zip(map(_counts, shares), ends(p, shares), strict=True))
-            if not functional and len(kinds) == 1:
-                k = Kernel(chip, args, block, functional)
-                return [Member(k, Rows(k, p, workspace, phase).run(shares[0]), len(shares))]
+            shares = _row_shares(p, t["unit"], chip, count, block)
+            kinds = set(zip(map(_counts, shares), ends(p, shares, t["unit"]), strict=True))
+            once = not functional and len(kinds) == 1
             out = []
-            for share in shares:
+            for share in shares[:1] if once else shares:
                 k = Kernel(chip, args, block, functional)
-                out.append(Member(k, Rows(k, p, workspace, phase).run(share)))
+                rows = Rows(k, p, workspace, phase, t["unit"])
+                out.append(Member(k, rows.run(share), len(shares) if once else 1))
             return out
         mine = list(blocks_of(p, t["s1"], t["s2"]))[block::count]
         k = Kernel(chip, args, block, functional)
         if not chip.cores.split:
             return [Member(k, unified.program(k, p, mine, workspace))]
-        alike = not functional and all(_alike(p, b) for b in mine)
+        alike = not functional and all(_alike(p, b, t["rows"]) for b in mine)
         vectors = 1 if alike else 2
-        out = [Member(k, cube_program(k, p, mine, workspace, vectors))]
+        out = [Member(k, cube_program(k, p, mine, workspace, t["side"], vectors))]
         for number in range(vectors):
             k = Kernel(chip, args, block, functional, CALL)
-            out.append(Member(k, vector_program(k, p, mine, workspace, number), 2 // vectors))
+            program = vector_program(k, p, mine, workspace, number, t["rows"])
+            out.append(Member(k, program, 2 // vectors))
         return out
+
+
+def _unit(args: KernelArgs, chip: ChipSpec, p: Problem) -> int:
+    """Rows of a unit of phases 0 and 2; 0 when UB does not hold one."""
+    w = Workspace(p, len(args.operands), 0, 16, 16)
+    for unit in UNITS:
+        builds = (partial(Rows, p=p, workspace=w, phase=phase, unit=unit) for phase in (0, 2))
+        if fits(chip, args, *builds):
+            return unit
+    return 0
+
+
+def _split_tilings(args: KernelArgs, p: Problem, chip: ChipSpec) -> Iterator[Tiling]:
+    """The largest blocks that the cube core holds, the largest tiles that a vector core does."""
+    w = Workspace(p, len(args.operands), 0, 16, 16)
+
+    def largest(
+        sizes: Sequence[int], build: Callable[[Kernel, Problem, Workspace, int], object]
+    ) -> int:
+        return next((n for n in sizes if fits(chip, args, lambda k, n=n: build(k, p, w, n))), 0)  # type: ignore[misc]
+
+    side, rows = largest(SIDES, Products), largest(ROWS, Tiles)
+    if side and rows:
+        s1, s2 = min(side, up(p.shape.s1, 16)), min(side, up(p.shape.s2, 16))
+        yield {"s1": s1, "s2": s2, "side": side, "rows": rows}
 
 
 def _counts(share: list[Share]) -> tuple[int, ...]:
     return tuple(s.count for s in share)
 
 
-def _row_shares(
-    p: Problem, args: KernelArgs, chip: ChipSpec, count: int, block: int
-) -> list[list[Share]]:
+def _row_shares(p: Problem, unit: int, chip: ChipSpec, count: int, block: int) -> list[list[Share]]:
     """The row units of a block's vector cores."""
     per = 2 if chip.cores.split else 1
-    units = row_units(p)
+    units = row_units(p, unit)
     return [deal(units, per * count, block * per + i) for i in range(per)]
 
 
 @lru_cache(maxsize=4096)
-def _alike(p: Problem, b: Block) -> bool:
+def _alike(p: Problem, b: Block, rows: int) -> bool:
     """True when both vector cores do the same on a block, masks included."""
     first, second = halves(b.columns)
     if first[1] != second[1]:
         return False
-    masks = [[m is not None for m in tile_masks(p, b, n)] for n in (0, 1)]
+    masks = [[m is not None for m in tile_masks(p, b, n, rows)] for n in (0, 1)]
     return masks[0] == masks[1]
 
 
-def _moved(p: Problem, base: int, b: Block) -> dict[int, int]:
+def _moved(p: Problem, base: int, b: Block, rows: int) -> dict[int, int]:
     moved = cube_bytes(p, base, b)
     for number in (0, 1):
-        for i, n in vector_bytes(p, base, b, number).items():
+        for i, n in vector_bytes(p, base, b, number, rows).items():
             moved[i] = moved.get(i, 0) + n
     return moved
 
 
 def _key(
-    p: Problem, args: KernelArgs, chip: ChipSpec, mine: tuple[Block, ...], count: int, block: int
+    p: Problem, t: Tiling, chip: ChipSpec, mine: tuple[Block, ...], count: int, block: int
 ) -> object:
     """What a block's time depends on."""
-    shares = _row_shares(p, args, chip, count, block)
+    shares = _row_shares(p, t["unit"], chip, count, block)
+    rows = t.get("rows", ROWS[0])
     work = tuple(
-        (b.rows, b.columns, tuple(m is not None for n in (0, 1) for m in tile_masks(p, b, n)))
+        (b.rows, b.columns, tuple(m is not None for n in (0, 1) for m in tile_masks(p, b, n, rows)))
         for b in mine
     )
-    return work, tuple(map(_counts, shares)), ends(p, shares)
+    return work, tuple(map(_counts, shares)), ends(p, shares, t["unit"])

@@ -33,10 +33,11 @@ READY, DONE = 0, 10  #: events: scores are there; probabilities are (plus the ve
 
 
 def cube_program(
-    k: Kernel, p: Problem, mine: list[Block], workspace: Workspace, vectors: int
+    k: Kernel, p: Problem, mine: list[Block], workspace: Workspace, side: int, vectors: int
 ) -> Iterator[Instr]:
-    """dP and S of a block, then the gradients of the one before."""
-    core = _Products(k, p, workspace)
+    """dP and S of a block (of `side` rows and columns at most), then the gradients of the one
+    before."""
+    core = Products(k, p, workspace, side)
     for t in range(len(mine) + 1):
         if t < len(mine):
             yield from core.scores(mine[t], t)
@@ -48,17 +49,22 @@ def cube_program(
             yield from core.gradients(mine[t - 1], t - 1)
 
 
-class _Products:
-    """L1: four pieces of 128 rows of queries or dY, four of keys or values, a slice of scores."""
+class Products:
+    """Buffers of the cube core for blocks of `side` rows and columns at most.
 
-    def __init__(self, k: Kernel, p: Problem, workspace: Workspace) -> None:
+    L1: all of a block's rows of queries or dY, of keys or values, a slice of its scores; each in
+    pieces of 128 rows (four of a block of 512).
+    """
+
+    def __init__(self, k: Kernel, p: Problem, workspace: Workspace, side: int) -> None:
         self.k, self.p, self.workspace = k, p, workspace
-        es, d = p.dtype.itemsize, p.shape.d
-        self.cube = Cube(k, p.dtype)
+        es, d, piece = p.dtype.itemsize, p.shape.d, min(CUBE, side)
+        self.cube = Cube(k, p.dtype, piece)
         self.l0c = self.cube.results(2, Pipe.FIXP)
-        self.rows = k.queue("L1", CUBE * d * es, 4, Pipe.MTE2, Pipe.MTE1)
-        self.keys = k.queue("L1", CUBE * d * es, 4, Pipe.MTE2, Pipe.MTE1)
-        self.slice = k.queue("L1", CUBE * SLICE * es, 4, Pipe.MTE2, Pipe.MTE1)
+        to_l1, slots = (Pipe.MTE2, Pipe.MTE1), side // piece
+        self.rows = k.queue("L1", piece * d * es, slots, *to_l1)
+        self.keys = k.queue("L1", piece * d * es, slots, *to_l1)
+        self.slice = k.queue("L1", piece * min(SLICE, side) * es, slots, *to_l1)
 
     def scores(self, b: Block, index: int) -> Iterator[Instr]:
         """dP = dY·Vᵀ, then S = Q·Kᵀ, each to workspace in NZ."""

@@ -26,29 +26,29 @@ from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region
 
-ROWS = 32  #: of a unit
+UNITS = (32, 16, 8, 4, 2, 1)  #: rows of a unit: the first that UB holds
 
 
-def row_units(p: Problem) -> tuple[int, int]:
+def row_units(p: Problem, unit: int) -> tuple[int, int]:
     """Units of queries, and of keys."""
     a = p.shape
-    return a.batch * a.heads * -(-a.s1 // ROWS), a.batch * a.kv_heads * -(-a.s2 // ROWS)
+    return a.batch * a.heads * -(-a.s1 // unit), a.batch * a.kv_heads * -(-a.s2 // unit)
 
 
-def _unit(heads: int, length: int, i: int) -> tuple[int, int, int, int]:
+def _unit(heads: int, length: int, i: int, unit: int) -> tuple[int, int, int, int]:
     """(batch, head, row, rows) of unit i."""
-    head, row = divmod(i, -(-length // ROWS))
+    head, row = divmod(i, -(-length // unit))
     batch, head = divmod(head, heads)
-    return batch, head, row * ROWS, min(ROWS, length - row * ROWS)
+    return batch, head, row * unit, min(unit, length - row * unit)
 
 
-def ends(p: Problem, shares: Sequence[Sequence[Share]]) -> tuple[object, ...]:
+def ends(p: Problem, shares: Sequence[Sequence[Share]], unit: int) -> tuple[object, ...]:
     """Where the short units lie in the shares (they cost less)."""
     a = p.shape
     sizes = ((a.heads, a.s1), (a.kv_heads, a.s2))
     return tuple(
         tuple(
-            tuple(i for i in range(s.count) if _unit(heads, length, s.start + i)[3] < ROWS)
+            tuple(i for i in range(s.count) if _unit(heads, length, s.start + i, unit)[3] < unit)
             for s, (heads, length) in zip(share, sizes, strict=True)
         )
         for share in shares
@@ -76,16 +76,16 @@ def row_bytes(args: KernelArgs, p: Problem) -> dict[int, int]:
 class Rows:
     """One vector core at work on its units, before (phase 0) or after (phase 2)."""
 
-    def __init__(self, k: Kernel, p: Problem, workspace: Workspace, phase: int) -> None:
-        self.k, self.p, self.workspace, self.phase = k, p, workspace, phase
-        size, es = ROWS * up(p.shape.d, 16), p.dtype.itemsize
+    def __init__(self, k: Kernel, p: Problem, workspace: Workspace, phase: int, unit: int) -> None:
+        self.k, self.p, self.workspace, self.phase, self.unit = k, p, workspace, phase, unit
+        size, es = unit * up(p.shape.d, 16), p.dtype.itemsize
         if phase == 0:
             self.zeros = k.alloc("UB", size * 4)
             self.dy = k.queue("UB", size * es, 2, Pipe.MTE2, Pipe.V, ("UB", size * es))
             self.wide = [k.alloc("UB", size * 4) for _ in range(2)]
-            self.scalars = k.alloc("UB", ROWS * 4)
-            self.sums = k.queue("UB", ROWS * STATS * 4, 2, Pipe.V, Pipe.MTE3)
-            self.add = RowReducer(k, "add", ROWS, p.shape.d, F32)
+            self.scalars = k.alloc("UB", unit * 4)
+            self.sums = k.queue("UB", unit * STATS * 4, 2, Pipe.V, Pipe.MTE3)
+            self.add = RowReducer(k, "add", unit, p.shape.d, F32)
         else:
             self.grad = k.queue("UB", size * 4, 2, Pipe.MTE2, Pipe.V)
             self.out = k.queue("UB", size * es, 2, Pipe.V, Pipe.MTE3)
@@ -95,20 +95,20 @@ class Rows:
         k, a = self.k, self.p.shape
         if self.phase == 0:
             ready = k.flag_id()
-            zeros = self.zeros.region((ROWS, a.d), F32)
+            zeros = self.zeros.region((self.unit, a.d), F32)
             yield k.vec("dup", zeros, scalar=0.0)
             yield k.set_flag(Pipe.V, Pipe.MTE3, ready)
             yield k.wait_flag(Pipe.V, Pipe.MTE3, ready)
         queries, keys = share
         for i in range(queries.start, queries.start + queries.count):
-            unit = _unit(a.heads, a.s1, i)
+            unit = _unit(a.heads, a.s1, i, self.unit)
             if self.phase == 0:
                 yield self._zero(DQ, unit)
                 yield from self._sum(unit)
             else:
                 yield from self._finish(DQ, unit, self.p.scale)
         for i in range(keys.start, keys.start + keys.count):
-            unit = _unit(a.kv_heads, a.s2, i)
+            unit = _unit(a.kv_heads, a.s2, i, self.unit)
             for kind in (DK, DV):
                 if self.phase == 0:
                     yield self._zero(kind, unit)

@@ -33,29 +33,23 @@ from npusim.kernels.attention_grad_shape import (
 from npusim.kernels.attention_shape import CUBE, F32, Problem, load_nz, up
 from npusim.kernels.attention_vector import F16, U8, hide, stat_rows
 from npusim.kernels.cross_core import ub_to_l1
-from npusim.kernels.lang import Kernel
+from npusim.kernels.lang import Kernel, fits
 from npusim.kernels.queues import Alloc, Queue
-from npusim.ops.training_attention import HIDDEN, STATS, Shape
+from npusim.ops.training_attention import HIDDEN, STATS
 from npusim.program.isa import Instr, Pipe
-from npusim.program.kernel import Tiling
+from npusim.program.kernel import KernelArgs, Tiling
 from npusim.program.region import Region
 
 SIZES = ((64, 128), (32, 64), (16, 32))  #: rows and columns of a block
 
 
-def tilings(a: Shape, chip: ChipSpec) -> Iterator[Tiling]:
+def tilings(args: KernelArgs, p: Problem, chip: ChipSpec) -> Iterator[Tiling]:
     """Blocks that fit the core, not larger than the scores."""
-    core = chip.core
     for rows, columns in SIZES:
-        s1, s2 = min(rows, up(a.s1, 16)), min(columns, up(a.s2, 16))
-        scores = s1 * s2
-        ub = scores * (4 + 4 + 2 + 2 + 1) + CUBE * a.d * 4 + 3 * s1 * STATS * 4
-        l1 = 2 * 2 * (2 * (s1 + s2) * a.d + 2 * scores)
-        l0 = 2 * CUBE * CUBE * 2
-        l0c = 2 * s1 * CUBE * 4 + 2 * CUBE * CUBE * 4
-        fits = ub <= core.ub.size and l1 <= core.l1.size and l0c <= core.l0c.size
-        if fits and l0 <= min(core.l0a.size, core.l0b.size):
-            yield {"s1": s1, "s2": s2, "cores": chip.cores.count}
+        s1, s2 = min(rows, up(p.shape.s1, 16)), min(columns, up(p.shape.s2, 16))
+        w = Workspace(p, len(args.operands), 0, s1, s2)
+        if fits(chip, args, lambda k, w=w: _Core(k, p, w)):  # type: ignore[misc]
+            yield {"s1": s1, "s2": s2}
 
 
 def moved(p: Problem, base: int, b: Block) -> dict[int, int]:

@@ -32,18 +32,19 @@ from npusim.ops.training_attention import HIDDEN, STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.region import Region
 
-ROWS, COLUMNS = 64, 128  #: of a tile (CANN: s1Inner, s2Inner)
+#: Rows and columns of a tile (CANN's s1Inner, s2Inner): the first rows that UB holds.
+ROWS, COLUMNS = (64, 32, 16, 8), 128
 CUBE = 0  #: number of the cube core in the block
 Tile = tuple[int, int, int, int]  #: row, rows, column, columns within the block
 
 
-def tiles(b: Block, number: int) -> list[Tile]:
-    """The tiles of vector core 0 or 1, rows innermost."""
+def tiles(b: Block, number: int, most: int) -> list[Tile]:
+    """The tiles, of up to `most` rows, of vector core 0 or 1; rows innermost."""
     first, count = halves(b.columns)[number]
     return [
-        (row, min(ROWS, b.rows - row), column, min(COLUMNS, first + count - column))
+        (row, min(most, b.rows - row), column, min(COLUMNS, first + count - column))
         for column in range(first, first + count, COLUMNS)
-        for row in range(0, b.rows, ROWS)
+        for row in range(0, b.rows, most)
     ]
 
 
@@ -53,18 +54,18 @@ def tile_mask(p: Problem, b: Block, tile: Tile) -> Region | None:
     return p.mask_tile(b.batch, b.head, b.row + row, rows, b.column + column, columns)
 
 
-def tile_masks(p: Problem, b: Block, number: int) -> list[Region | None]:
+def tile_masks(p: Problem, b: Block, number: int, most: int) -> list[Region | None]:
     """The masks of a vector core's tiles."""
-    return [tile_mask(p, b, t) for t in tiles(b, number)]
+    return [tile_mask(p, b, t) for t in tiles(b, number, most)]
 
 
-def vector_bytes(p: Problem, base: int, b: Block, number: int) -> dict[int, int]:
+def vector_bytes(p: Problem, base: int, b: Block, number: int, most: int) -> dict[int, int]:
     """Operand → bytes that a vector core moves for a block."""
     es = p.dtype.itemsize
     moved = dict.fromkeys((TOP, TOTAL, *(base + i for i in (DP, SCORES, PROBS, DSCORES, SUMS))), 0)
     if p.mask >= 0:
         moved[p.mask] = 0
-    for t in tiles(b, number):
+    for t in tiles(b, number, most):
         scores, stats = t[1] * up(t[3], 16), t[1] * STATS * 4
         for i, n in ((DP, 4), (SCORES, 4), (PROBS, es), (DSCORES, es)):
             moved[base + i] += scores * n
@@ -77,25 +78,25 @@ def vector_bytes(p: Problem, base: int, b: Block, number: int) -> dict[int, int]
 
 
 def vector_program(
-    k: Kernel, p: Problem, mine: list[Block], workspace: Workspace, number: int
+    k: Kernel, p: Problem, mine: list[Block], workspace: Workspace, number: int, most: int
 ) -> Iterator[Instr]:
-    """P and dS of the core's columns, block by block."""
-    core = _Tiles(k, p, workspace)
+    """P and dS of the core's columns, block by block, `most` rows at a time."""
+    core = Tiles(k, p, workspace, most)
     for index, b in enumerate(mine):
         yield await_signal(k, Pipe.FIXP, Pipe.MTE2, READY + number)
-        for tile in tiles(b, number):
+        for tile in tiles(b, number, most):
             yield from core.tile(b, index, tile)
         yield signal(k, CUBE, Pipe.MTE3, Pipe.MTE2, DONE + number)
 
 
-class _Tiles:
-    """Buffers of a vector core."""
+class Tiles:
+    """Buffers of a vector core for tiles of `most` rows."""
 
-    def __init__(self, k: Kernel, p: Problem, workspace: Workspace) -> None:
-        self.k, self.p, self.workspace = k, p, workspace
-        size = ROWS * COLUMNS
+    def __init__(self, k: Kernel, p: Problem, workspace: Workspace, most: int) -> None:
+        self.k, self.p, self.workspace, self.most = k, p, workspace, most
+        size = most * COLUMNS
         self.scores = k.queue("UB", size * 4, 1, Pipe.MTE2, Pipe.V)
-        self.stats = k.queue("UB", 3 * ROWS * STATS * 4, 1, Pipe.MTE2, Pipe.V)
+        self.stats = k.queue("UB", 3 * most * STATS * 4, 1, Pipe.MTE2, Pipe.V)
         self.mask = k.queue("UB", size, 1, Pipe.MTE2, Pipe.V) if p.mask >= 0 else None
         self.aside = k.alloc("UB", size * 4)
         self.probs = k.alloc("UB", size * 4)
@@ -131,7 +132,7 @@ class _Tiles:
 
     def _stat(self, which: int, rows: int) -> Region:
         """A statistic (maximum, sum, sum of dY·Y) to broadcast over a tile."""
-        offset = which * ROWS * STATS * 4
+        offset = which * self.most * STATS * 4
         return self.stats.front.region((rows, STATS), F32, offset)[:, :1]
 
     def _load_stats(self, b: Block, row: int, rows: int) -> Iterator[Instr]:
@@ -140,7 +141,7 @@ class _Tiles:
         sources = [stat_rows(i, self.p, b.batch, b.head, b.row + row, rows) for i in (TOP, TOTAL)]
         sources.append(self.workspace.sums(b.batch, b.head, b.row + row, rows))
         for i, src in enumerate(sources):
-            dst = slot.region((rows, STATS), F32, i * ROWS * STATS * 4)
+            dst = slot.region((rows, STATS), F32, i * self.most * STATS * 4)
             yield k.memo(("stats", i, rows), lambda d=dst, s=src: k.load(d, s))  # type: ignore[misc]
         yield self.stats.enque()
 

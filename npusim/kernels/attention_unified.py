@@ -22,7 +22,6 @@ from npusim.chip.spec import ChipSpec
 from npusim.kernels.attention_bias import Bias
 from npusim.kernels.attention_cube import Cube, pieces
 from npusim.kernels.attention_shape import (
-    CUBE,
     F32,
     LINE,
     Band,
@@ -34,35 +33,21 @@ from npusim.kernels.attention_shape import (
 )
 from npusim.kernels.attention_vector import F16, U8, hide, stat_rows
 from npusim.kernels.cross_core import ub_to_l1
-from npusim.kernels.lang import Kernel
+from npusim.kernels.lang import Kernel, fits
 from npusim.kernels.row_softmax import MOST_ROWS, RowSoftmax
-from npusim.ops.training_attention import HIDDEN, STATS, Shape
+from npusim.ops.training_attention import HIDDEN, STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks
 from npusim.program.region import Region
 
 SIZES = ((64, 256), (64, 128), (32, 128), (16, 64))  #: rows of a band, keys of a piece
-REDUCERS = 6 << 10  #: UB bytes of the row reducers' own scratch, at most
 
 
-def _fits(a: Shape, chip: ChipSpec, s1: int, s2: int) -> bool:
-    """True when everything finds room."""
-    core, width = chip.core, up(s2, LINE)
-    scores, sums = s1 * width, s1 * a.d
-    scratch = max(sums * 4, scores * 2)
-    ub = 4 * scores + 2 * scores + scores + 4 * sums + scratch
-    ub += RowSoftmax.nbytes(s1, 1) + REDUCERS
-    l1 = 2 * (2 * s1 * a.d + 4 * s2 * a.d + 4 * s1 * width)
-    tile = 2 * CUBE * CUBE * 2
-    room = l1 <= core.l1.size and tile <= min(core.l0a.size, core.l0b.size)
-    return room and ub <= core.ub.size and 3 * s1 * CUBE * 4 <= core.l0c.size
-
-
-def tilings(a: Shape, chip: ChipSpec) -> Iterator[Tiling]:
+def tilings(args: KernelArgs, p: Problem, chip: ChipSpec) -> Iterator[Tiling]:
     """Bands and pieces that fit the core, not longer than the rows."""
     for rows, keys in SIZES:
-        s1, s2 = min(rows, up(a.s1, 16)), min(keys, up(a.s2, 16))
-        if _fits(a, chip, s1, s2):
+        s1, s2 = min(rows, up(p.shape.s1, 16)), min(keys, up(p.shape.s2, 16))
+        if fits(chip, args, lambda k, s1=s1, s2=s2: _Core(k, p, s1, s2, 0)):  # type: ignore[misc]
             yield {"s1": s1, "s2": s2, "cores": chip.cores.count}
 
 

@@ -15,7 +15,7 @@ from npusim.kernels.attention_bias import Bias
 from npusim.kernels.attention_shape import F32, LINE, Problem, up
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Queue
-from npusim.kernels.row_softmax import TILE, RowSoftmax, tile_rows
+from npusim.kernels.row_softmax import RowSoftmax, tile_rows
 from npusim.ops.training_attention import HIDDEN, STATS
 from npusim.program.isa import Instr, Pipe
 from npusim.program.region import Region
@@ -55,17 +55,20 @@ def cast_to(k: Kernel, dst: Region, src: Region) -> Instr:
 
 
 class Softmax:
-    """First part: scores of a task → probabilities; statistics of up to `rows` rows."""
+    """First part: scores of a task → probabilities; statistics of up to `rows` rows.
 
-    def __init__(self, k: Kernel, p: Problem, rows: int) -> None:
-        self.k, self.p = k, p
+    `tile`: scores that are in UB together.
+    """
+
+    def __init__(self, k: Kernel, p: Problem, rows: int, tile: int) -> None:
+        self.k, self.p, self.tile = k, p, tile
         self.stats = RowSoftmax(k, rows, 2, floored=p.bias >= 0)
-        self.scores = k.queue("UB", TILE * 4, 1, Pipe.MTE2, Pipe.V)
+        self.scores = k.queue("UB", tile * 4, 1, Pipe.MTE2, Pipe.V)
         # In fp32 there is nothing to convert: probabilities are worked out where they leave from.
-        self.work = k.alloc("UB", TILE * 4) if p.dtype != F32 else None
-        self.out = k.queue("UB", TILE * p.dtype.itemsize, 1, Pipe.V, Pipe.MTE3)
-        self.mask = k.queue("UB", TILE, 1, Pipe.MTE2, Pipe.V) if p.mask >= 0 else None
-        self.bias = Bias(k, p, TILE) if p.bias >= 0 else None
+        self.work = k.alloc("UB", tile * 4) if p.dtype != F32 else None
+        self.out = k.queue("UB", tile * p.dtype.itemsize, 1, Pipe.V, Pipe.MTE3)
+        self.mask = k.queue("UB", tile, 1, Pipe.MTE2, Pipe.V) if p.mask >= 0 else None
+        self.bias = Bias(k, p, tile) if p.bias >= 0 else None
         self._kept = k.flag_id()  #: the maximum left UB before the next band's is written
         self._stored = 0
 
@@ -90,7 +93,7 @@ class Softmax:
             yield k.wait_flag(Pipe.MTE3, Pipe.V, self._kept)
         rows, stored = scores.shape
         width = up(columns, LINE)
-        step = tile_rows(width, rows)
+        step = tile_rows(width, rows, self.tile)
         for i, row in enumerate(range(0, rows, step)):
             n = min(step, rows - row)
             yield from self._load(scores[row : row + n], width, masks[i])
@@ -161,13 +164,16 @@ class Softmax:
 
 
 class Accumulate:
-    """Second part: the products with V, brought to the newest maximum and summed through GM."""
+    """Second part: the products with V, brought to the newest maximum and summed through GM.
 
-    def __init__(self, k: Kernel, p: Problem, stats: RowSoftmax) -> None:
+    `tile`: elements that are in UB together.
+    """
+
+    def __init__(self, k: Kernel, p: Problem, stats: RowSoftmax, tile: int) -> None:
         self.k, self.p, self.stats = k, p, stats
-        self.rows = max(1, TILE // p.shape.d)  #: of a tile
-        self.new = k.alloc("UB", TILE * 4)
-        self.old: Queue = k.queue("UB", TILE * 4, 1, Pipe.MTE2, Pipe.V)
+        self.rows = tile // p.shape.d  #: of a tile
+        self.new = k.alloc("UB", tile * 4)
+        self.old: Queue = k.queue("UB", tile * 4, 1, Pipe.MTE2, Pipe.V)
         self._loaded, self._ready, self._left = (k.flag_id() for _ in range(3))
         self._sums = [k.flag_id(), k.flag_id()]  #: copy of the sums → it left UB
         self._kept = [0, 0]

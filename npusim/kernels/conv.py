@@ -7,6 +7,8 @@ does; a chunk of K is a range of C1, so that the input band of a chunk is loaded
 
 int8 and uint8 are summed in int32, in blocks of 32 channels; `offset_x` is what pads the image.
 
+Groups of whole blocks of channels are convolutions of their own, and count as images.
+
 Small images may share a tile, and so the weights: each has fractals of its own, or, packed, the
 next begins where the last ends (see `ConvProblem.packed`).
 
@@ -28,19 +30,20 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
-from npusim.ir.layout import blocks
+from npusim.ir.layout import blocks, c0_of
 from npusim.kernels import epilogue as ep
 from npusim.kernels.conv_tiling import (
     ConvProblem,
+    batch_tiles,
     conv_estimate,
     conv_problem,
     conv_tilings,
-    image_groups,
     l0_tile,
     max_band,
     n_tiles_once,
     span,
     tile_counts,
+    whole_groups,
 )
 from npusim.kernels.cube_tiling import Share, share
 from npusim.kernels.lang import Kernel, TileKernel
@@ -63,13 +66,16 @@ class ConvOutput:
     def pieces(
         self, operand: Region, local: Region, n1: int, tile: ep.TileSpan
     ) -> list[tuple[Region, Region]]:
-        """(GM, local) pairs of the strip `local` (nu, m16, 16) at channel block n1."""
-        es = operand.dtype.itemsize
-        nu = local.shape[0]
-        offset = ((tile.batch * self.n1 + n1) * self.m + tile.row0) * 16 * es
-        shape, strides = (nu, tile.rows, 16), (self.m * 16 * es, 16 * es, es)
+        """(GM, local) pairs of the strip `local` (nu, m16, 16) at channel block n1.
+
+        Blocks of 32 channels: a strip (nu / 2, m16, 32) or (nu / 2, m16, 2, 16).
+        """
+        es, nu, c0 = operand.dtype.itemsize, local.shape[0], prod(local.shape[2:])
+        c1, first = blocks(self.n1 * 16, c0), n1 * 16 // c0
+        offset = ((tile.batch * c1 + first) * self.m + tile.row0) * c0 * es
+        shape, strides = (nu, tile.rows, c0), (self.m * c0 * es, c0 * es, es)
         gm = Region(GM, operand.operand, offset, shape, strides, operand.dtype)
-        return [(gm, local[:, : tile.rows])]
+        return [(gm.split(2, 16) if len(local.shape) == 4 else gm, local[:, : tile.rows])]
 
     def bursts(self, nu: int, tile: ep.TileSpan) -> int:
         """One burst per channel block."""
@@ -91,12 +97,16 @@ class Conv2D(TileKernel):
             return "only 2-D convolution runs on the cube"
         if x.dtype.value not in chip.core.cube.k or w.dtype is not x.dtype:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {x.dtype.value}"
-        if not x.dtype.is_float and args.outputs[0].dtype is not DType.INT32:
+        ends = bool(args.epilogue) and args.epilogue[-1].op_type in ep.QUANT_STEPS
+        if not x.dtype.is_float and not ends and args.outputs[0].dtype is not DType.INT32:
             return "int32 sums leave as they are"
-        if args.get("group", 1) != 1:
-            return "grouped convolution: expand the weights first"
+        if not whole_groups(x.shape[1], w.shape[0], args.get("group", 1), x.dtype):
+            return "groups that are no whole blocks of channels: expand the weights first"
         if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
             return "needs NC1HWC0 input and FRACTAL_Z weights"
+        group = args.get("group", 1)
+        if ends and group > 1 and w.shape[0] // group % c0_of(args.outputs[0].dtype):
+            return "groups that share a block of channels of the result"
         return ep.refuse_epilogue(args, chip)
 
     @staticmethod
@@ -136,9 +146,9 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
         x_total += s.batches * sum(band) * (1 if tiling["resident"] == 1 else n_tiles)
         weights = p.k1 * blocks(s.n) * p.fractal
         once = n_tiles_once(tiling)
-        w_total += weights * (1 if once else image_groups(tiling, s) * m_tiles)
-        y_total += s.batches * blocks(s.n) * 16 * s.m * es
-        bias_reads += s.n
+        w_total += weights * (1 if once else batch_tiles(tiling, s) * m_tiles)
+        y_total += s.batches * blocks(s.n, 16 * p.spec.pair) * 16 * p.spec.pair * s.m * es
+        bias_reads += s.n * p.groups
         keys.append((s.batches, s.m, s.n, band))
     x, w = args.inputs[0], args.inputs[1]
     assert x is not None and w is not None
@@ -177,7 +187,9 @@ class ConvBody:
         self.l0 = k.queue(
             "L0A", m0 * t["k0"] * fractal, 2, Pipe.MTE1, Pipe.M, ("L0B", n0 * t["k0"] * fractal)
         )
-        self.out = self.output(k, p.spec, ConvOutput(p.m, p.n1), (m0, n0), (s.n0, s.n), t["l0c"])
+        columns = (s.n0, s.n)
+        view = ConvOutput(p.m, p.n1)
+        self.out = self.output(k, p.spec, view, (m0, n0), columns, t["l0c"], p.groups)
         if t["untuned"]:
             self.out.release_early()
 
@@ -191,12 +203,12 @@ class ConvBody:
         if self.t["resident"] == 2:
             for ni in self._loop(n_tiles, s.n % (self.t["n0"] * 16) == 0):
                 yield from self._enter(0, 0, ni)
-                for b in self.k.loop(image_groups(self.t, s)):
+                for b in self.k.loop(batch_tiles(self.t, s)):
                     for mi in self._m_loop(m_tiles):
                         yield from self._tile(b, mi, ni)
                 yield from self._leave()
             return
-        for b in self.k.loop(image_groups(self.t, s)):
+        for b in self.k.loop(batch_tiles(self.t, s)):
             for mi in self._m_loop(m_tiles):
                 yield from self._enter(b, mi, 0)
                 for ni in self._loop(n_tiles, s.n % (self.t["n0"] * 16) == 0):
@@ -218,8 +230,8 @@ class ConvBody:
         """The chunk after one, in the order of `run`."""
         m_tiles, n_tiles = tile_counts(self.t, self.s)
         order = (2, 0, 1, 3) if self.t["resident"] == 2 else (0, 1, 2, 3)
-        groups = image_groups(self.t, self.s)
-        counts = (groups, m_tiles, n_tiles, blocks(self.p.c1, self.t["c1"]))
+        batches = batch_tiles(self.t, self.s)
+        counts = (batches, m_tiles, n_tiles, blocks(self.p.c1, self.t["c1"]))
         place = list(at)
         for axis in reversed(order):
             place[axis] += 1
@@ -257,7 +269,7 @@ class ConvBody:
         return self.s.n0 + ni * size, min(size, self.s.n - ni * size)
 
     def _images(self, b: int) -> range:
-        """The images of group b of the share."""
+        """The images of tile b of the share's batch."""
         first, size = b * self.t["images"], self.t["images"]
         return range(self.s.batch0 + first, self.s.batch0 + min(first + size, self.s.batches))
 
@@ -279,25 +291,26 @@ class ConvBody:
         for image in range(n):
             yield self.k.load(dst[:, image] if p.packed else dst[image], src[image])
 
-    def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
+    def _load_weights(self, alloc: Alloc, batch: int, ni: int, c_first: int, c_count: int) -> Instr:
         """Weights of C1 blocks, all taps, n tile ni → (K blocks, n blocks, 16, C0) in L1."""
         p = self.p
         col0, cols = self._cols(ni)
-        lo, taps = col0 // 16, p.taps
+        lo, taps = batch % p.groups * p.n1 + col0 // 16, p.taps
         src = self.k.input(1)[c_first * taps : (c_first + c_count) * taps, lo : lo + blocks(cols)]
         return self.k.load(alloc.region(src.shape, p.dtype.np), src)
 
     def _load_panel(self, b: int, mi: int, ni: int) -> Iterator[Instr]:
         assert self.panel is not None
+        batch = self._images(b).start
         alloc = yield from self.panel.alloc()
         if self.t["resident"] == 1:
             yield from self._load_band(alloc, b, mi, 0, self.p.c1)
         else:
-            yield self._load_weights(alloc, ni, 0, self.p.c1)
+            yield self._load_weights(alloc, batch, ni, 0, self.p.c1)
         yield self.panel.enque()
 
     def _span(self, b: int, mi: int) -> ep.TileSpan:
-        """The rows of m tile mi of the images of group b."""
+        """The rows of m tile mi of the images of batch tile b."""
         (row0, rows), images, p = span(self.t, self.s, mi), self._images(b), self.p
         pitch = rows if p.packed else blocks(rows) * 16
         m16 = p.fractals(rows, len(images)) * 16
@@ -328,12 +341,12 @@ class ConvBody:
         yield from self.out.drain(col0 // 16, n_b, p.co, tile)
 
     def _load_chunk(self, b: int, mi: int, ni: int, c_first: int, count: int) -> Iterator[Instr]:
-        alloc = yield from self.l1.alloc()
+        alloc, batch = (yield from self.l1.alloc()), self._images(b).start
         if self.t["resident"] == 0:
             yield from self._load_band(alloc, b, mi, c_first, count)
-            yield self._load_weights(self.l1.back_partner, ni, c_first, count)
+            yield self._load_weights(self.l1.back_partner, batch, ni, c_first, count)
         elif self.t["resident"] == 1:
-            yield self._load_weights(alloc, ni, c_first, count)
+            yield self._load_weights(alloc, batch, ni, c_first, count)
         else:
             yield from self._load_band(alloc, b, mi, c_first, count)
         yield self.l1.enque()

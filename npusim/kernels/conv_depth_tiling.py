@@ -16,6 +16,7 @@ from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
 from npusim.program.kernel import KernelArgs, OperandSpec, Plan, Tiling, Traffic, group_blocks
 
 PIECES = 8  #: in which the first weights arrive, so that the cube need not wait for the last
+EXPOSED = 0.1  #: of the time with all operands in L2, where HBM is what takes longest
 RELU = (EpilogueStep("Relu"),)
 
 
@@ -189,7 +190,8 @@ def estimate(p: Pair, chip: ChipSpec, t: Tiling) -> float:
     unique = one.image_bytes + one.batch * two.m * two.n1 * 16 * one.dtype.size * images
     cold = max(unique / chip.hbm_rate, ep.cold_cycles(chip, p.weights, n))
     launch = chip.cycles(chip.scheduler.per_block) * n
-    return max(body, cold) + HOT * max(body, moved / chip.l2_rate) + launch
+    body = max(body, moved / chip.l2_rate)
+    return max(body, cold + EXPOSED * body) + HOT * body + launch
 
 
 def _steady(
@@ -202,11 +204,13 @@ def _steady(
     Args:
         columns: tiles of the second convolution in an m tile.
         more: cycles to load the second weights.
-        waits: of the cube for L0C, where it has room for one of them.
+        waits: cycles from the last product of a column to the first of the next one in its
+            place, beside those out of L0C; of all columns.
     """
     late = max(0, columns - t["second"]) / columns  # of the columns, that wait for L0C
-    round_trip = (every.second + late * (every.out + waits)) / t["second"]
-    cube = every.first - x.first + max(every.second, late * every.out, round_trip)
+    trip = (every.second + every.out + waits) / t["second"]
+    held = (1 - late) * every.second + late * max(every.out, trip)
+    cube = every.first - x.first + max(every.second, held)
     if t["first"] == 1:
         cube = max(cube, every.first + every.between - x.first - x.between)
     reader = every.between + every.out + max(0.0, x.first - x.between)

@@ -221,6 +221,7 @@ def filter_tiles(
     slots: int,
     longest: int = 1 << 30,
     sizes: Pair | None = None,
+    made: bool = False,
 ) -> Iterator[Tiling]:
     """Legal L0/L1 tiles of a block split.
 
@@ -228,6 +229,7 @@ def filter_tiles(
         room: UB bytes for a strip of dW.
         slots: buffers of L1 chunks; longest: fractals of positions of a chunk at most.
         sizes: the M and N of the L0 tile, whose K is one fractal; None: any.
+        made: two chunks of dY are made in L1; for n tiles after the first they come beside X.
     """
     bb, br, bm, bn = split
     k, m, n = blocks(p.m1, br), blocks(p.n1, bm), blocks(p.c1, bn) * p.taps
@@ -244,7 +246,9 @@ def filter_tiles(
             k0 = min(half_a // m0, half_b // n0, k) if sizes is None else 1
             most = blocks(k, blocks(k, longest))
             for kc in sorted({most, *tile_sizes(most, 64), min(most, 64)}, reverse=True):
-                fit = chip.core.l1.size // slots // sum(_chunk_bytes(p, m0, n0, kc, br))
+                dy, x = _chunk_bytes(p, m0, n0, kc, br)
+                held = max(slots * (dy + x), 3 * dy + x if made and n0 < n else 0)
+                fit = chip.core.l1.size // held
                 if fit:
                     break
             else:

@@ -273,7 +273,7 @@ class _Body(ConvBody):
 
     output = _GradOutput
 
-    def _load_weights(self, alloc: Alloc, ni: int, c_first: int, c_count: int) -> Instr:
+    def _load_weights(self, alloc: Alloc, batch: int, ni: int, c_first: int, c_count: int) -> Instr:
         """Weights of Co1 blocks, n tile ni → (n blocks, taps, Co1, 16, 16) in L1, as in GM."""
         p = self.p
         col0, cols = self._cols(ni)

@@ -20,7 +20,7 @@ from npusim.program.kernel import KernelArgs, Tiling
 from npusim.program.region import GM, Region
 
 TALL = 16  #: fractals of a tile over several images at most
-HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that HBM makes equal
+HOT = 0.04  #: weight of pipes and L2 beside what binds: it parts tilings that this makes equal
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class ConvProblem:
     """A launch as the kernel sees it (sizes in elements; *1 in blocks of 16, c1 in blocks of C0).
 
     `row_step`: only every so many rows of the image are read: `height` and the window count those.
+    `groups`: of channels, each a convolution of its own: they count as images (in `batch`), and
+    `c1` and `co` are those of one.
     """
 
     batch: int
@@ -40,6 +42,7 @@ class ConvProblem:
     dtype: DType
     spec: ep.EpilogueSpec
     row_step: int = 1
+    groups: int = 1
 
     @cached_property
     def c0(self) -> int:
@@ -52,14 +55,15 @@ class ConvProblem:
         return 16 * self.c0 * self.dtype.size
 
     def image(self, operand: int, shape: tuple[int, ...]) -> Region:
-        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, C0).
+        """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, C0), where
+        N counts groups.
 
         A 1×1 window of stride 1 sees H·W rows of one pixel: `height` and `width` say how.
         """
-        es, c0, c1 = self.dtype.size, self.c0, blocks(shape[1], self.c0)
+        es, c0, c1 = self.dtype.size, self.c0, blocks(shape[1] // self.groups, self.c0)
         row = self.width * c0 * es
         plane = shape[2] * shape[3] * c0 * es
-        sizes = (shape[0], c1, self.height, self.width, c0)
+        sizes = (shape[0] * self.groups, c1, self.height, self.width, c0)
         strides = (c1 * plane, plane, self.row_step * row, c0 * es, es)
         return Region(GM, operand, 0, sizes, strides, self.dtype.np)
 
@@ -161,11 +165,11 @@ class ConvProblem:
     def images(self, chip: ChipSpec, split: tuple[int, int, int], m0: int) -> list[int]:
         """Images of a tile worth trying: one, and as many as `TALL` fractals hold, or half of it.
 
-        Several only where a tile is all that a block has of an image, and where L0C leaves
-        through FIXP, which stores image by image.
+        Several only where a tile is all that a block has of an image, where images share their
+        weights, and where L0C leaves through FIXP, which stores image by image.
         """
         share, rows = blocks(self.batch, split[0]), blocks(self.m1, split[1])
-        if chip.core.fixp is None or m0 < rows or share == 1:
+        if chip.core.fixp is None or m0 < rows or share == 1 or self.groups > 1:
             return [1]
         height = min(self.m, m0 * 16)
         most = max((i for i in range(1, share + 1) if self.fractals(height, i) <= TALL), default=1)
@@ -231,8 +235,14 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     h, sh, step = read_rows(h, ho, kh, sh, top)
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo, *(attrs["spread"] or (1, 1)))
     spec = ep.make_spec(args)
-    c1 = blocks(c, c0_of(x.dtype))
-    return ConvProblem(n, c1, h, wd, co, ho * wo, window, x.dtype, spec, step)
+    g = int(attrs["group"])
+    c1 = blocks(c // g, c0_of(x.dtype))
+    return ConvProblem(n * g, c1, h, wd, co // g, ho * wo, window, x.dtype, spec, step, g)
+
+
+def whole_groups(channels: int, filters: int, group: int, dtype: DType) -> bool:
+    """Whether groups of a convolution are whole blocks of channels, of its image and result."""
+    return group == 1 or not (channels // group % c0_of(dtype) or filters // group % 16)
 
 
 def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int, int]:
@@ -247,7 +257,7 @@ def n_tiles_once(t: Tiling) -> bool:
     return t["resident"] == 2
 
 
-def image_groups(t: Tiling, s: Share) -> int:
+def batch_tiles(t: Tiling, s: Share) -> int:
     """Tiles over the images of a share."""
     return blocks(s.batches, t["images"])
 
@@ -283,6 +293,8 @@ def _tiles(
     p: ConvProblem, chip: ChipSpec, split: tuple[int, int, int], slots: int
 ) -> Iterator[Tiling]:
     bb, bm, bn = split
+    while bn > 1 and blocks(p.n1, bn) % p.spec.pair:  # shares would part a block of the result
+        bn = blocks(p.n1, blocks(p.n1, bn - 1))
     exact = bm * bn > 1 or bb == chip.cores.count
     mc, nc = blocks(p.m1, bm), blocks(p.n1, bn)
     fractal = p.fractal
@@ -299,10 +311,12 @@ def _tiles(
                 k0 = p.untuned_step(n0, k0)
             if k0 < 1 or tall * n0 > chip.core.l0c.size // 1024:
                 continue
+            if n0 % p.spec.pair and n0 < nc:
+                continue
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
                 continue
             weights = p.taps * n0 * fractal  # one C1 block
-            for resident in (0, 1, 2):
+            for resident in (0, 1, 2) if p.groups == 1 else (0, 1):  # filters change by group
                 fixed = (0, band * images * p.c1, weights * p.c1)[resident]
                 moving = (band * images + weights, weights, band * images)[resident]
                 panels = 2 if l1 - 2 * fixed >= slots * moving else 1
@@ -370,8 +384,8 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     core, es = chip.core, p.dtype.size
     s = p.first_share(t)
     m_tiles, n_tiles = tile_counts(t, s)
-    groups = image_groups(t, s)
-    images = s.batches / groups  # of a tile; all as the last, which has fewer
+    batches = batch_tiles(t, s)
+    images = s.batches / batches  # of a tile; all as the last, which has fewer
     full = images / t["images"]
     mc, nc = p.fractals(s.m, t["images"]), blocks(s.n)
     chunks = blocks(p.c1, t["c1"])
@@ -391,7 +405,7 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     band = p.max_band(min(t["m0"], mc), t["bm"]) * p.width * p.c0 * es * p.c1 * images
     x_loads = m_tiles * (1 if t["resident"] == 1 else n_tiles)
     weights = p.k1 * nc * fractal
-    w_loads = 1 / groups if n_tiles_once(t) else m_tiles
+    w_loads = 1 / batches if n_tiles_once(t) else m_tiles
     heads = (x_loads * images + w_loads * n_tiles) * chunks * core.mte2.head
     mte2 = (x_loads * band + w_loads * weights) / rate + heads
     out_bytes = nc * 16 * s.m * p.spec.out.itemsize
@@ -402,7 +416,7 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     pieces = []
     if t["resident"]:
         panel = (band if t["resident"] == 1 else weights / n_tiles) / rate
-        switches = m_tiles if t["resident"] == 1 else n_tiles / groups
+        switches = m_tiles if t["resident"] == 1 else n_tiles / batches
         pieces.append((switches, panel))
         if t["panels"] == 1:
             mte2 += switches * (panel + ep.load_latency(chip))
@@ -413,15 +427,15 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     tile = l0_tile(p, t)
     tile_floor = ep.tile_floor(chip, tile, t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
-    body = groups * max(cube, mte1, mte2, drain, scalar, floor)
+    body = batches * max(cube, mte1, mte2, drain, scalar, floor)
     if not p.ahead and core.fixp is not None:
-        body = max(body, groups * late_cycles(chip, max(mte1, cube), mmads, loads, pieces))
+        body = max(body, batches * late_cycles(chip, max(mte1, cube), mmads, loads, pieces))
     fill = (band * t["c1"] / p.c1 + weights * t["c1"] / p.c1 / n_tiles) / rate
     slots = ep.l0c_slots(chip, tile, t["l0c"])
-    exposed = groups * drain if slots == 1 else drain / tiles
+    exposed = batches * drain if slots == 1 else drain / tiles
     if slots == 1 and t["untuned"]:
         exposed = s.batches * tiles * p.held_cycles(chip, t)
-    moved = groups * (x_loads * band + w_loads * weights + images * out_bytes)
+    moved = batches * (x_loads * band + w_loads * weights + images * out_bytes)
     return BlockCycles(body, exposed + fill, moved)
 
 
@@ -448,7 +462,7 @@ def late_cycles(
 def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     """Cycles of a tiling: the largest block or the memory, plus what cannot overlap."""
     block, block_dim = block_cycles(p, chip, t), t["bb"] * t["bm"] * t["bn"]
-    hot = max(block.body, block_dim * block.moved / chip.l2_rate)
+    hot = block.body + block_dim * block.moved / chip.l2_rate
     total = max(block.body, hbm_cycles(p, chip, t)) + HOT * hot + block.exposed
     return by_rows(p, t, total + chip.cycles(chip.scheduler.per_block) * block_dim)
 
@@ -457,7 +471,7 @@ def hbm_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling, others: int = 0) -> fl
     """Cycles of HBM where nothing lies in L2; `others`: bytes besides image, weights, result."""
     unique = p.batch * p.m * p.n1 * 16 * p.dtype.size + p.image_bytes + others
     block_dim = t["bb"] * t["bm"] * t["bn"]
-    weights = ep.cold_cycles(chip, p.k1 * p.n1 * p.fractal, block_dim)
+    weights = ep.cold_cycles(chip, p.k1 * p.n1 * p.groups * p.fractal, block_dim)
     return max(unique / chip.hbm_rate, weights)
 
 

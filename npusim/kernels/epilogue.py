@@ -19,17 +19,21 @@ from typing import Protocol
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import EpilogueStep
+from npusim.ir import EpilogueStep, Layout
+from npusim.ir.layout import c0_of
+from npusim.kernels import column_row
+from npusim.kernels.column_row import ColumnRow
 from npusim.kernels.lang import Kernel
 from npusim.kernels.queues import Alloc, Queue
+from npusim.kernels.requant import STEPS as QUANT_STEPS
+from npusim.kernels.requant import Quant, quant_of, refuse_quant
 from npusim.program.isa import Instr, Pipe
 from npusim.program.kernel import KernelArgs
 from npusim.program.region import Region
 
 F32 = np.dtype(np.float32)
 I32 = np.dtype(np.int32)
-#: UB bytes per column block for the fp32 bias and its fourfold copy (16 + 64 values).
-BIAS_STRIP = (16 + 64) * 4
+F16 = np.dtype(np.float16)
 FIXP_STEPS = ("Relu",)  #: what FIXP can do behind a cube result (besides bias and cast)
 VECTOR_STEPS = ("Relu", "Add", "Sum", "Max", "Min")  #: what the vector epilogue can do
 
@@ -81,8 +85,9 @@ class TileSpan:
 class EpilogueSpec:
     """A fused epilogue as the kernels need it: a bias operand, then steps.
 
-    `bias_bytes`: of the whole bias, which a block keeps on chip (at most). `taken`: bytes of UB
-    that are in use beside this epilogue.
+    `bias_bytes`: of the whole bias and scales, which a block keeps on chip (at most). `taken`:
+    bytes of UB that are in use beside this epilogue. `pair`: column blocks that the result joins
+    to one of its own, 2 for bytes in NC1HWC0.
     """
 
     bias: int | None
@@ -90,6 +95,25 @@ class EpilogueSpec:
     out: np.dtype
     bias_bytes: int = 0
     taken: int = field(default=0, kw_only=True)
+    pair: int = 1
+
+    @cached_property
+    def quant(self) -> Quant | None:
+        """The quantisation at the end."""
+        return quant_of(self.steps)
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """Operands with one value per column: the bias, the scales."""
+        scales = None if self.quant is None else self.quant.operand
+        return tuple(i for i in (self.bias, scales) if i is not None)
+
+    @cached_property
+    def tensors(self) -> tuple[int, ...]:
+        """Operands of steps that are as large as the result."""
+        return tuple(
+            s.operand for s in self.steps if s.operand is not None and s.op_type not in QUANT_STEPS
+        )
 
     @cached_property
     def on_vector(self) -> bool:
@@ -100,7 +124,9 @@ class EpilogueSpec:
     def strip_bytes(self) -> int:
         """UB bytes per element of a strip."""
         half = 2 * self.out.itemsize  # output and residual strips are double-buffered
-        wide = sum(half + 4 for s in self.steps if s.operand is not None)
+        wide = len(self.tensors) * (half + 4)
+        if self.quant is not None and self.quant.narrows:
+            wide += 2  # bytes are made of fp16
         return half + wide + (4 if self.on_vector else 0)
 
     def vector_cycles(self, chip: ChipSpec, elements: float) -> float:
@@ -114,7 +140,9 @@ class EpilogueSpec:
         """Vector instructions per strip: the move out of L0C, then fp32 work."""
         if not self.on_vector:
             return 1
-        steps = sum(2 if s.operand is not None else 1 for s in self.steps)
+        steps = len(self.steps) + len(self.tensors)
+        if self.quant is not None:
+            steps += 5 if self.quant.narrows else 1
         return 2 + (self.bias is not None) + steps
 
 
@@ -122,15 +150,20 @@ def make_spec(args: KernelArgs) -> EpilogueSpec:
     """The launch's epilogue: input 2 is the bias unless a step uses it."""
     fused = {s.operand for s in args.epilogue}
     spec = args.inputs[2] if len(args.inputs) > 2 and 2 not in fused else None
-    size = 0 if spec is None else -(-spec.nbytes // 512) * 512
-    out = args.outputs[0].dtype.np
-    return EpilogueSpec(None if spec is None else 2, args.epilogue, out, size)
+    scales = [args.operands[s.operand] for s in args.epilogue
+              if s.op_type in QUANT_STEPS and s.operand is not None]  # fmt: skip
+    size = sum(-(-o.nbytes // 512) * 512 for o in (spec, *scales) if o is not None)
+    out = args.outputs[0]
+    pair = c0_of(out.dtype) // 16 if out.layout is Layout.NC1HWC0 and out.dtype.size == 1 else 1
+    return EpilogueSpec(None if spec is None else 2, args.epilogue, out.dtype.np, size, pair)
 
 
 def refuse_epilogue(args: KernelArgs, chip: ChipSpec) -> str:
     """'' when the chip can do the epilogue behind a cube result, else why not."""
     allowed = FIXP_STEPS if chip.core.fixp is not None else VECTOR_STEPS
     for step in args.epilogue:
+        if step.op_type in QUANT_STEPS:
+            return refuse_quant(args, step, chip)
         if step.op_type not in allowed:
             return f"epilogue {step.op_type} is not one of {', '.join(allowed)}"
         if step.op_type != "Relu" and step.operand is None and "const1" not in dict(step.attrs):
@@ -151,14 +184,15 @@ def l0c_slots(chip: ChipSpec, tile: tuple[int, int], most: int = 2) -> int:
 
 def strip_bytes(spec: EpilogueSpec, m_blocks: int) -> int:
     """UB bytes that one column block of a strip of `m_blocks` row blocks needs."""
-    bias = BIAS_STRIP if spec.bias is not None else 0
-    return 256 * spec.strip_bytes * m_blocks + bias
+    return 256 * spec.strip_bytes * m_blocks + column_row.STRIP * len(spec.rows)
 
 
 def strip_blocks(spec: EpilogueSpec, chip: ChipSpec, m_blocks: int, n_blocks: int) -> int:
     """Column blocks per strip so that everything in UB fits; 0 when not even one does."""
-    room = chip.core.ub.size - spec.bias_bytes - spec.taken
-    return max(0, min(n_blocks, room // strip_bytes(spec, m_blocks)))
+    left = chip.core.ub.size - spec.bias_bytes - spec.taken
+    room = max(0, left) // strip_bytes(spec, m_blocks)
+    pairs = min(room // spec.pair, -(-n_blocks // spec.pair))
+    return min(n_blocks, pairs * spec.pair)
 
 
 class CubeOutput:
@@ -170,6 +204,7 @@ class CubeOutput:
     Args:
         columns: first output column of the block's share, and how many.
         most: tiles in L0C at most; with 1 the cube waits while a tile leaves.
+        groups: of columns, one after the other in the bias; a tile is of group batch % groups.
     """
 
     tag = ""  #: parts the instructions of two outputs of one kernel
@@ -182,8 +217,10 @@ class CubeOutput:
         tile: tuple[int, int],
         columns: tuple[int, int],
         most: int = 2,
+        groups: int = 1,
     ) -> None:
         self._k, self._spec, self._view, self._columns = k, spec, view, columns
+        self._groups, self._group = groups, 0
         self.sums = F32 if k.args.operands[0].dtype.is_float else I32  #: what L0C holds
         m_blocks, n_blocks = tile
         self._fixp = k.chip.core.fixp is not None
@@ -192,10 +229,10 @@ class CubeOutput:
         self.queue = k.queue("L0C", m_blocks * n_blocks * 1024, slots, Pipe.M, self._drain_pipe)
         self._nu = n_blocks if self._fixp else strip_blocks(spec, k.chip, m_blocks, n_blocks)
         self.early = False  #: L0C is free once a tile is in UB, not when its work is done
-        self._bias_at = (-1, -1)
+        self._rows = {i: ColumnRow(k, i, columns, groups) for i in spec.rows}
         self._residuals: dict[int, Queue] = {}
         if not self._fixp:
-            self._allocate(self._nu * m_blocks * 256)
+            self._allocate(-(-self._nu // spec.pair) * spec.pair * m_blocks * 256)
 
     def _allocate(self, strip: int) -> None:
         """UB for strips of `strip` elements."""
@@ -203,34 +240,21 @@ class CubeOutput:
         self._out = k.queue("UB", strip * spec.out.itemsize, 2, Pipe.V, Pipe.MTE3)
         self._work = k.alloc("UB", strip * 4) if spec.on_vector else None
         self._wide: Alloc | None = None
-        for step in spec.steps:
-            if step.operand is not None:
-                dtype = k.args.operands[step.operand].dtype.np
-                size = strip * dtype.itemsize
-                self._residuals[step.operand] = k.queue("UB", size, 2, Pipe.MTE2, Pipe.V)
-                if dtype != self.sums and self._wide is None:
-                    self._wide = k.alloc("UB", strip * 4)
-        if spec.bias is not None:
-            self._bias32 = k.alloc("UB", self._nu * 16 * 4)
-            self._bias_rep = k.alloc("UB", self._nu * 64 * 4)
+        for operand in spec.tensors:
+            dtype = k.args.operands[operand].dtype.np
+            size = strip * dtype.itemsize
+            self._residuals[operand] = k.queue("UB", size, 2, Pipe.MTE2, Pipe.V)
+            if dtype != self.sums and self._wide is None:
+                self._wide = k.alloc("UB", strip * 4)
+        for row in self._rows.values():
+            row.allocate(self._nu)
+        if spec.quant is not None and spec.quant.narrows:
+            self._half = k.alloc("UB", strip * 2)
 
     def prepare(self) -> Iterator[Instr]:
-        """Load the share's bias, once."""
-        k, bias = self._k, self._spec.bias
-        if bias is None:
-            return
-        first, count = self._columns
-        dtype = k.args.operands[bias].dtype
-        padded = -(-count // 16) * 16
-        queue = k.queue(
-            "L1" if self._fixp else "UB", padded * dtype.size, 1, Pipe.MTE2, self._drain_pipe
-        )
-        self._bias = yield from queue.alloc()
-        src = Region.dense("GM", bias, first * dtype.size, (count,), dtype.np)
-        whole = self._bias.region((padded,), dtype.np)
-        yield k.load(whole[:count], src, whole if count < padded else None)
-        yield queue.enque()
-        yield queue.deque()
+        """Load the share's bias and scales, of all groups, once."""
+        for row in self._rows.values():
+            yield from row.load("L1" if self._fixp else "UB", self._drain_pipe)
 
     def drain(self, n1: int, n_blocks: int, n_valid: int, tile: TileSpan) -> Iterator[Instr]:
         """Move the oldest full tile out: column blocks n1 … n1+n_blocks of the output.
@@ -240,6 +264,7 @@ class CubeOutput:
         """
         yield from self._await_place()
         yield self.queue.deque()
+        self._group = tile.batch % self._groups
         l0c = self.queue.front.region((n_blocks, tile.m16, 16), self.sums)
         for image in range(tile.images):
             if image:
@@ -273,17 +298,16 @@ class CubeOutput:
         if self.early and self._last:
             yield self.queue.free()
 
-    def _bias_row(self, n1: int, nu: int) -> Region:
-        """The loaded bias of column blocks n1 … n1+nu."""
-        assert self._spec.bias is not None
-        dtype = self._k.args.operands[self._spec.bias].dtype
-        offset = (n1 * 16 - self._columns[0]) * dtype.size
-        return self._bias.region((nu * 16,), dtype.np, offset)
+    def _row(self, operand: int, n1: int, nu: int) -> Region:
+        """What a row operand has loaded for column blocks n1 … n1+nu."""
+        return self._rows[operand].stored(self._group, n1, nu)
 
     # -- chips with FIXP ---------------------------------------------------------------------
 
     def _target(self, local: Region, n1: int, tile: TileSpan) -> list[tuple[Region, Region]]:
         """(GM, local) pairs of a tile that FIXP stores."""
+        if self._spec.pair > 1:
+            local = local.split(0, self._spec.pair).permute(0, 2, 1, 3)
         return self._view.pieces(self._k.output(0), local, n1, tile)
 
     def _fixpipe(self, l0c: Region, n1: int, n_valid: int, tile: TileSpan) -> Instr:
@@ -292,12 +316,16 @@ class CubeOutput:
         def build() -> Instr:
             pairs = self._target(l0c, n1, tile)
             relu = any(s.op_type == "Relu" for s in spec.steps)
-            biases: list[Region] = []
-            if spec.bias is not None:
-                row = self._bias_row(n1, nu).split(0, 16).expand(1)
-                local = row.broadcast((nu, tile.m16, 16))
-                biases = [b for _, b in self._target(local, n1, tile)]
-            return self._by_fixp(pairs, self._view.bursts(nu, tile), biases, relu)
+            rows: dict[int | None, list[Region]] = {}
+            for i in spec.rows:
+                local = self._row(i, n1, nu).split(0, 16).expand(1).broadcast((nu, tile.m16, 16))
+                rows[i] = [r for _, r in self._target(local, n1, tile)]
+            bursts, biases = self._view.bursts(nu // spec.pair, tile), rows.get(spec.bias, [])
+            if spec.quant is None:
+                return self._by_fixp(pairs, bursts, biases, relu)
+            scales = rows.get(spec.quant.operand, ())
+            quant = spec.quant.on_fixp()
+            return k.fixpipe(pairs, bursts, biases, quant=quant, scales=scales)
 
         width = min(nu * 16, n_valid - n1 * 16)
         return k.memo(("fixpipe", self.tag, nu, width, tile.rows), build)
@@ -333,7 +361,7 @@ class CubeOutput:
             yield from self._work_on(self._work, out, n1, nu, m16)
         yield self._out.enque()
         yield self._out.deque()
-        local = self._shape(out, spec.out, nu, m16)
+        local = self._result(out, nu, m16)
         yield k.memo(("store", self.tag, *key), lambda: self._store(local, n1, tile))
         yield self._out.free()
 
@@ -353,41 +381,72 @@ class CubeOutput:
             return alloc.region((m16, nu, 16), dtype).permute(1, 0, 2)
         return alloc.region((nu, m16, 16), dtype)
 
+    def _result(self, out: Alloc, nu: int, m16: int) -> Region:
+        """The finished strip, in the result's own blocks."""
+        pair = self._spec.pair
+        if pair == 1:
+            return self._shape(out, self._spec.out, nu, m16)
+        return out.region((-(-nu // pair), m16, 16 * pair), self._spec.out)
+
     def _work_on(self, work: Alloc, out: Alloc, n1: int, nu: int, m16: int) -> Iterator[Instr]:
-        """fp32 work on a strip in UB: bias, steps, cast."""
+        """Work on a strip in UB: bias, steps, cast."""
         k, spec, size = self._k, self._spec, nu * m16 * 16
+        flat = work.region((size,), self.sums)
         if spec.bias is not None:
-            yield from self._bias_add(work, n1, nu, m16)
+            place = (self._group, n1, nu)
+            yield from self._rows[spec.bias].apply("add", flat, place, m16, self._view.rows)
+        if spec.quant is not None:
+            yield from self._quantise(spec.quant, work, out, n1, nu, m16)
+            return
         for i, step in enumerate(spec.steps):
             yield from self._step(i, step, work, size)
         op = "conv" if spec.out != self.sums else "copy"
-        yield k.memo(
-            ("cast", size),
-            lambda: k.vec(op, out.region((size,), spec.out), work.region((size,), self.sums)),
-        )
+        yield k.memo(("cast", size), lambda: k.vec(op, out.region((size,), spec.out), flat))
 
-    def _bias_add(self, alloc: Alloc, n1: int, nu: int, m16: int) -> Iterator[Instr]:
-        """Add the bias row; its fp32 copy (four times over for blocks) is kept between strips."""
-        k = self._k
-        rows = self._view.rows
-        wide = self._bias32.region((nu * 16,), self.sums)
-        if self._bias_at != (n1, nu):
-            self._bias_at = (n1, nu)
-            yield k.memo(("bias", nu), lambda: k.vec("conv", wide, self._bias_row(n1, nu)))
-            if not rows:
-                rep = self._bias_rep.region((nu, 4, 16), self.sums)
+    def _quantise(
+        self, quant: Quant, work: Alloc, out: Alloc, n1: int, nu: int, m16: int
+    ) -> Iterator[Instr]:
+        """int32 sums → the result, as the operators of `requant` do it."""
+        k, size, rows = self._k, nu * m16 * 16, self._view.rows
+        x, sums = work.region((size,), F32), work.region((size,), I32)
+        yield k.memo(("real", size), lambda: k.vec("conv", x, sums))
+        if quant.operand is None:
+            yield k.memo(("scale", size), lambda: k.vec("muls", x, x, scalar=quant.scale))
+        else:
+            place = (self._group, n1, nu)
+            yield from self._rows[quant.operand].apply("mul", x, place, m16, rows)
+        if not quant.narrows:
+            op = "copy" if self._spec.out == F32 else "conv"
+            yield k.memo(("cast", size), lambda: k.vec(op, out.region((size,), self._spec.out), x))
+            return
+        low, high = quant.limits
+        yield k.memo(("round", size), lambda: k.vec("round", x, x))
+        for op, value in (("adds", quant.offset), ("maxs", low), ("mins", high)):
+            if op != "adds" or value:
                 yield k.memo(
-                    ("repeat", nu), lambda: k.vec("copy", rep, wide.split(0, 16).expand(1))
+                    (op, size),
+                    lambda op=op, v=value: k.vec(op, x, x, scalar=float(v)),  # type: ignore[misc]
                 )
+        yield from self._as_bytes(work, out, nu, m16)
 
-        def add() -> Instr:
-            if rows:
-                work = alloc.region((m16, nu * 16), self.sums)
-                return k.vec("add", work, work, wide.expand(0))
-            work = alloc.region((nu, m16 // 4, 64), self.sums)
-            return k.vec("add", work, work, self._bias_rep.region((nu, 1, 64), self.sums))
-
-        yield k.memo(("bias_add", nu, m16), add)
+    def _as_bytes(self, work: Alloc, out: Alloc, nu: int, m16: int) -> Iterator[Instr]:
+        """fp32 → fp16, pairs of column blocks joined where the result wants that → bytes."""
+        k, dtype, pair = self._k, self._spec.out, self._spec.pair
+        full, odd = divmod(nu, pair)
+        half = self._half.region((full + odd, m16, pair, 16), F16)
+        if odd:
+            yield k.memo(("no pair", m16), lambda: k.vec("dup", half[full, :, 1], scalar=0.0))
+        for first, count, joined in ((0, full, pair), (full, odd, 1)):
+            if count:
+                src = work.region((count, joined, m16, 16), F32, first * pair * m16 * 64)
+                dst = half[first:, :, :joined].permute(0, 2, 1, 3)[:count]
+                yield k.memo(
+                    ("half", joined, count, m16),
+                    lambda d=dst, s=src: k.vec("conv", d, s),  # type: ignore[misc]
+                )
+        size = half.size
+        flat = self._half.region((size,), F16)
+        yield k.memo(("bytes", size), lambda: k.vec("conv", out.region((size,), dtype), flat))
 
     def _step(self, i: int, step: EpilogueStep, alloc: Alloc, size: int) -> Iterator[Instr]:
         k = self._k
@@ -416,7 +475,10 @@ def epilogue_bytes(
     """operand → (unique, total) bytes of the epilogue's own operands."""
     traffic: dict[int, tuple[int, int]] = {}
     for step in args.epilogue:
-        if step.operand is not None:
+        if step.operand is not None and step.op_type in QUANT_STEPS:
+            scales = args.operands[step.operand]
+            traffic[step.operand] = (scales.nbytes, bias_reads * scales.dtype.size)
+        elif step.operand is not None:
             other = args.operands[step.operand]
             scaled = out_bytes * other.dtype.size // args.outputs[0].dtype.size
             traffic[step.operand] = (scaled, scaled)

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
 from npusim.chip.spec import ChipSpec
-from npusim.errors import KernelError
+from npusim.errors import BufferFullError, KernelError
 from npusim.kernels.lang_vector import VectorInstructions
 from npusim.kernels.queues import SHORT_LOOP, Alloc, Loop, Queue
 from npusim.program import cost, effects, isa
@@ -98,12 +98,12 @@ class Kernel(VectorInstructions):
         """A piece of a buffer, 32 B aligned.
 
         Raises:
-            KernelError: the buffer is full: names it, the bytes asked and the bytes free.
+            BufferFullError: names the buffer, the bytes asked and the bytes free.
         """
         size = -(-nbytes // ALIGN) * ALIGN
         free = self._capacity[space] - self._used[space]
         if size > free:
-            raise KernelError(
+            raise BufferFullError(
                 f"{space} of {self.chip.name}: {size} B asked, {free} B free "
                 f"of {self._capacity[space]} B",
                 "allocations within the buffer",
@@ -283,10 +283,13 @@ class Kernel(VectorInstructions):
         biases: Sequence[Region] = (),
         relu: bool = False,
         atomic: bool = False,
+        quant: effects.Quantised | None = None,
+        scales: Sequence[Region] = (),
     ) -> Instr:
         """FIXP: L0C → GM with cast, bias (regions in L1, one per pair), ReLU and NZ2ND on the way.
 
-        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND); `atomic` adds.
+        `pieces` is the number of contiguous GM bursts (whole rows after NZ2ND); `atomic` adds;
+        `quant` takes int32 sums to another type, with `scales` as biases are given.
 
         Raises:
             KernelError: the chip has no FIXP.
@@ -299,10 +302,13 @@ class Kernel(VectorInstructions):
                 "leave L0C through the vector pipe (l0c_to_ub)",
             )
         nbytes = sum(d.nbytes for d, _ in pairs)
-        cap = cost.dma_cap(nbytes, pieces, fixp.rate, fixp.burst, ALIGN)
+        rate = min(fixp.rate, fixp.elements * pairs[0][0].dtype.itemsize)
+        cap = cost.dma_cap(nbytes, pieces, rate, fixp.burst, ALIGN)
         effect = None
         if self.functional:
-            effect = effects.Fixpipe(tuple(pairs), tuple(biases), relu, atomic)
+            effect = effects.Fixpipe(
+                tuple(pairs), tuple(biases), relu, atomic, quant, tuple(scales)
+            )
         return isa.gm_transfer(
             Pipe.FIXP,
             "fixpipe",
@@ -429,6 +435,20 @@ class Kernel(VectorInstructions):
                 f"offsets that are multiples of {ALIGN} B",
                 "start the tile on a 32 B block",
             )
+
+
+def fits(chip: ChipSpec, args: KernelArgs, *builds: Callable[[Kernel], object]) -> bool:
+    """Whether each of `builds` finds room for what it allocates, on a core of its own.
+
+    For tilings of kernels whose programs allocate everything at their beginning: what a tiling
+    needs is then said once, by the program itself.
+    """
+    try:
+        for build in builds:
+            build(Kernel(chip, args, 0, False))
+    except BufferFullError:
+        return False
+    return True
 
 
 class TileKernel(KernelDef):

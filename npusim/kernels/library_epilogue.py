@@ -73,7 +73,7 @@ class LibrarySpec(EpilogueSpec):
 def library_spec(args: KernelArgs) -> LibrarySpec:
     """The launch's epilogue."""
     s = make_spec(args)
-    return LibrarySpec(s.bias, s.steps, s.out, s.bias_bytes, len(args.outputs) > 1)
+    return LibrarySpec(s.bias, s.steps, s.out, s.bias_bytes, kept=len(args.outputs) > 1)
 
 
 @lru_cache(maxsize=64)
@@ -142,7 +142,8 @@ class LibraryOutput(CubeOutput):
         k, (nu, m1) = self._k, c.shape[:2]
 
         def fill() -> Instr:
-            row = self._bias_row(n1, nu).split(0, 16).expand(1)
+            assert self._spec.bias is not None
+            row = self._row(self._spec.bias, n1, nu).split(0, 16).expand(1)
             return k.ub_to_l0c(c, row.broadcast((nu, m1 * 16, 16)).split(1, 16))
 
         yield k.memo(("seed", nu, m1), fill)

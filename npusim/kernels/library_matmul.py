@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir.layout import blocks
+from npusim.kernels import column_row
 from npusim.kernels import epilogue as ep
 from npusim.kernels.cube_tiling import share
 from npusim.kernels.lang import Kernel
@@ -56,7 +57,7 @@ class LibraryMatMul(MatMul):
             yield from MatMul.tilings(args, chip)
         else:
             p, spec = problem(args), library_spec(args)
-            room = chip.core.ub.size - spec.bias_bytes - ep.BIAS_STRIP
+            room = chip.core.ub.size - spec.bias_bytes - column_row.STRIP
             rows = max(0, room) // (256 * spec.strip_bytes)
             cores, bias = chip.cores.count, spec.bias_bytes
             found = library_tiling(p, p.k1, p.a.itemsize, chip, cores, rows, bias)

@@ -43,8 +43,9 @@ def library_tiling(
     half_a, half_b = chip.core.l0a.size // 2 // fractal, chip.core.l0b.size // 2 // fractal
     if not min(half_a, half_b, rows):
         return None
-    m0 = tile_side(blocks(p.m1, bm), min(half_a, rows))
-    n0 = tile_side(blocks(p.n1, bn), min(half_b, chip.core.l0c.size // 1024 // m0))
+    l0c = chip.core.l0c.size // 1024
+    m0 = tile_side(blocks(p.m1, bm), min(half_a, rows, l0c))
+    n0 = tile_side(blocks(p.n1, bn), min(half_b, l0c // m0))
     room = (chip.core.l1.size - bias) // fractal
     k0 = _divisor(k1, min(SIDE, half_a // m0, half_b // n0, room // (2 * (m0 + n0))))
     if not k0:

@@ -63,7 +63,8 @@ class MatMul(TileKernel):
             return "an empty tensor"
         if sa.dtype is not sb.dtype or sa.dtype.value not in chip.core.cube.k:
             return f"the cube takes {', '.join(chip.core.cube.k)}, not {sa.dtype.value}"
-        if not sa.dtype.is_float and args.outputs[0].dtype is not DType.INT32:
+        ends = bool(args.epilogue) and args.epilogue[-1].op_type in ep.QUANT_STEPS
+        if not sa.dtype.is_float and not ends and args.outputs[0].dtype is not DType.INT32:
             return "int32 sums leave as they are"
         if not sa.dtype.is_float and (args.get("transA") or not args.get("transB")):
             return f"{sa.dtype.value} fractals are loaded untransposed: A [M, K], B [N, K]"

@@ -20,13 +20,12 @@ from npusim.program.isa import Instr
 from npusim.program.region import Region
 
 BLOCK = 8  #: fp32 values of a 32 B block
-TILE = 8192  #: scores of a tile in fp32: 32 KiB of UB
 MOST_ROWS = 32  #: of a tile, as many as the fold buffer holds
 WHOLE = (512, 1024)  #: widths that groups of 8 reduce without a fold
 
 
-def tile_rows(width: int, rows: int, tile: int = TILE) -> int:
-    """Rows of a tile of scores of a padded width."""
+def tile_rows(width: int, rows: int, tile: int) -> int:
+    """Rows of a tile of `tile` scores of a padded width."""
     return max(1, min(tile // width, rows, MOST_ROWS))
 
 
@@ -47,15 +46,10 @@ class RowSoftmax:
         few = min(rows, MOST_ROWS)
         self._now = k.alloc("UB", few * BLOCK * 4)
         self._scalars = k.alloc("UB", few * 4)
-        self._fold = k.alloc("UB", few * LINE * 4)
+        # Rows of the widest tiles, at most 8 together, become 128 sums of groups each.
+        self._fold = k.alloc("UB", max(few * LINE, min(few, BLOCK) * WHOLE[-1] // BLOCK) * 4)
         self._max = RowReducer(k, "max", few, LINE, F32)
         self._add = RowReducer(k, "add", few, LINE, F32)
-
-    @staticmethod
-    def nbytes(rows: int, ahead: int) -> int:
-        """UB bytes, without the reducers' scratch (at most 6 KiB)."""
-        few = min(rows, MOST_ROWS)
-        return (1 + 2 * ahead) * rows * BLOCK * 4 + few * (BLOCK + 1 + LINE) * 4
 
     def stat(self, place: Alloc, row: int, rows: int) -> Region:
         """(rows, 8) blocks of a statistic."""

@@ -25,7 +25,7 @@ from npusim.kernels.picking import SCAN_INSTRUCTIONS, Part, Scattering, refuse_s
 from npusim.program import cost, isa
 from npusim.program.isa import Effect, Instr, Pipe
 from npusim.program.kernel import KernelArgs, Plan, Tiling, Traffic, group_blocks, kernel
-from npusim.program.picks import CombineRows, OwnRows, OwnTargets, Picks, ScatterPicked
+from npusim.program.picks import CombineRows, OwnRows, Picks, ScatterPicked
 from npusim.program.region import GM, Region
 
 COPY_SHARE, ROWS_SHARE = 0.1, 0.33  #: of UB, for one of two slots of a copied piece, and of rows
@@ -213,7 +213,9 @@ class _Run:
         yield k.set_flag(Pipe.MTE3, Pipe.MTE2, self.stored)  # the rows before it are in GM
         yield k.wait_flag(Pipe.MTE3, Pipe.MTE2, self.stored)
         issue = tile.own * INDEX_INSTRUCTIONS * k.chip.core.scalar.issue
-        yield self._fetch(tile, 3, old, OwnTargets(old, table, *tile.given), issue)
+        yield self._fetch(
+            tile, 3, old, OwnRows(old, table, *tile.given, tile.part.high, table=True), issue
+        )
         yield self.old.enque()
         yield k.set_flag(Pipe.MTE2, Pipe.V, self.known)
         yield k.wait_flag(Pipe.MTE2, Pipe.V, self.known)

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType, EpilogueStep, Layout, TensorType
+from npusim.ir import EpilogueStep, Layout, TensorType
 from npusim.ir.layout import c0_of
 from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
@@ -120,7 +120,7 @@ class FunctionalExecutor:
                 arena.storage(name)[...] = value
             return
         kind = _blocked(ins) if node.op_type in CONVOLUTIONS else ""
-        if kind and outs[0].dtype is not DType.INT32:
+        if kind and task.compute_dtype not in BYTES:
             self._conv(task, ins, kind == "depthwise")
             return
         x = [arena.read(n) if n else None for n in task.inputs]
@@ -171,7 +171,8 @@ class FunctionalExecutor:
             self._convolve(image, w, bias, window, relu, between)
             image, bias = between, self._bias(task, 4)
             w, window = second, conv_window(window.out, (1, 1), POINTWISE)
-        self._convolve(image, w, bias, window, steps, out, depthwise)
+        group = int(attrs["group"]) if node.op_type == "Conv" else 1
+        self._convolve(image, w, bias, window, steps, out, depthwise, group)
 
     def _convolve(
         self,
@@ -182,12 +183,16 @@ class FunctionalExecutor:
         steps: Steps,
         out: np.ndarray,
         depthwise: bool = False,
+        group: int = 1,
     ) -> None:
         weights = self._weights.get(w.name)
         if weights is None:
             weights = self._arranged(w, depthwise)
-        arithmetic = depthwise_blocked if depthwise else conv_blocked
-        self._workers.run(arithmetic(image, weights, bias, window, steps, out))
+        if depthwise:
+            pieces = depthwise_blocked(image, weights, bias, window, steps, out)
+        else:
+            pieces = conv_blocked(image, weights, bias, window, steps, out, group)
+        self._workers.run(pieces)
 
     def _bias(self, task: Task, i: int) -> np.ndarray | None:
         """Input i, where there is one and it is no epilogue step's."""

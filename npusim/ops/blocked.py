@@ -75,6 +75,7 @@ def conv_blocked(
     window: Window,
     steps: Steps,
     out: np.ndarray,
+    group: int = 1,
 ) -> list[Work]:
     """The pieces of a convolution with a fused epilogue, fp32 inside.
 
@@ -82,17 +83,25 @@ def conv_blocked(
         x: (N, C1, H, W, C0); weights: from `gemm_weights`; bias: (Co,).
         steps: epilogue steps with their operand in NC1HWC0.
         out: (N, Co1, Ho, Wo, 16), which the pieces write; no part of `x` or of an operand.
+        group: groups, each of whole blocks of channels.
     """
     wide = widen(bias)
     ho, wo = window.out
     k, co = weights.shape
-    row = wo * (k + co)
+    filters = np.split(weights, group, 1)
+    row = wo * (k * group + co)
+
+    def product(image: np.ndarray, strip: Window, part: Part) -> np.ndarray:
+        """(N·rows·Wo, Co) of a part."""
+        if group == 1:
+            return _columns(image, strip).reshape(-1, k) @ weights[:, part.channels]
+        images = np.split(image, group, 1)
+        each = zip(images, filters, strict=True)
+        return np.concatenate([_columns(i, strip).reshape(-1, k) @ f for i, f in each], 1)
 
     def piece(part: Part) -> None:
         image, strip = _strip(x[part.images, ..., : k // window.taps], window, part.rows)
-        columns = _columns(image, strip)
-        n, rows = len(columns), strip.out[0]
-        y = columns.reshape(n * rows * wo, k) @ weights[:, part.channels]
+        y = product(image, strip, part)
         if wide is not None:
             own = wide[part.channels]
             y[:, : len(own)] += own
@@ -100,12 +109,12 @@ def conv_blocked(
         images = (i for i, (_, a) in enumerate(steps) if a is not None and a.size > 1)
         dense = next(images, len(steps))
         y = apply_steps(y, steps[:dense])
-        z = y.reshape(n, rows, wo, -1, 16).transpose(0, 3, 1, 2, 4)
+        z = y.reshape(len(image), strip.out[0], wo, -1, 16).transpose(0, 3, 1, 2, 4)
         z = apply_steps(z, part.steps(steps[dense:], out.shape))
         store(z, part.of(out, out.shape))
 
     parts = _by_rows(len(x), ho, max(-(-PIXELS // wo), PIECE // row))
-    if len(parts) < FEW:
+    if len(parts) < FEW and group == 1:
         macs = len(x) * ho * wo * k * co // len(parts)
         parts = [q for p in parts for q in _by_channels(p, co // 16, min(FEW, macs // MACS))]
     return [partial(piece, p) for p in parts]

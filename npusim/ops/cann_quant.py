@@ -75,11 +75,15 @@ class AscendDequant(_Quantisation):
 
 @operator("AscendRequant")
 class AscendRequant(_Quantisation):
-    """int32 sums, scales of both operands and of the result[, offset] → int8 or uint8."""
+    """int32 sums, scales of both operands and of the result[, offset] → int8 or uint8.
 
-    attrs = schema(to="int8")
+    As a step of a product: one scale, left · right / result, and `offset`.
+    """
+
+    attrs = schema(to="int8", offset=0)
 
     @staticmethod
     def compute(x: Arrays, attrs: Attrs, out: Types) -> list[np.ndarray]:
-        y = x[0].astype(np.float32) * (x[1] * x[2] / x[3])
-        return [rounded(y, x[4] if len(x) > 4 else None, DType.of(attrs["to"]))]
+        y = x[0].astype(np.float32) * (x[1] * x[2] / x[3] if len(x) > 2 else x[1])
+        offset = x[4] if len(x) > 4 else np.array(attrs["offset"])
+        return [rounded(y, offset, DType.of(attrs["to"]))]

@@ -289,11 +289,26 @@ class VectorOp:
         memory.view(self.dst)[...] = convert(values, DType.of(self.dst.dtype))
 
 
+@dataclass(frozen=True)
+class Quantised:
+    """What FIXP makes of int32 sums: sum · scale; with limits rounded, + offset, saturated."""
+
+    scale: float
+    offset: int
+    limits: tuple[int, int] | None
+
+    def __call__(self, sums: Array, scales: Array | None) -> Array:
+        """The values of a piece; `scales` (one per column) instead of the one."""
+        scale = np.float32(self.scale) if scales is None else scales
+        y = sums.astype(np.float32) * scale
+        return y if self.limits is None else np.clip(np.rint(y) + self.offset, *self.limits)
+
+
 @dataclass(slots=True)
 class Fixpipe:
-    """L0C → GM through FIXP: bias and ReLU on the fp32 values, then the cast.
+    """L0C → GM through FIXP: bias and ReLU on the sums, quantisation, then the cast.
 
-    `biases` holds one region per pair (in L1, broadcast to the pair's shape), or is empty.
+    `biases` and `scales` hold one region per pair (in L1, broadcast to the pair's shape), or none.
     `atomic` adds to what is in GM.
     """
 
@@ -301,11 +316,13 @@ class Fixpipe:
     biases: Sequence[Region]
     relu: bool
     atomic: bool = False
+    quant: Quantised | None = None
+    scales: Sequence[Region] = ()
 
     def accesses(self) -> list[Access]:
-        """L0C, the biases, and GM."""
+        """L0C, the biases and scales, and GM."""
         into = [dst for dst, _ in self.pairs]
-        read = reads(*(src for _, src in self.pairs), *self.biases)
+        read = reads(*(src for _, src in self.pairs), *self.biases, *self.scales)
         return [*read, *(adds if self.atomic else writes)(*into)]
 
     def read(self, memory: CoreMemory) -> list[Array]:
@@ -317,6 +334,9 @@ class Fixpipe:
                 values = values + memory.view(self.biases[i]).astype(values.dtype)
             if self.relu:
                 values = np.maximum(values, 0)
+            if self.quant is not None:
+                scales = memory.view(self.scales[i]) if self.scales else None
+                values = self.quant(values, scales)
             out.append(_cast(values, dst.dtype))
         return out
 

@@ -19,6 +19,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError, nearest
 from npusim.ir import DType, EpilogueStep, Layout
 from npusim.ir.layout import storage_shape
+from npusim.program.needs import buffers_needed
 
 #: A tiling: parameter name → value, plain data. Meaning is the kernel's own.
 Tiling = dict[str, int]
@@ -281,6 +282,24 @@ def _search(name: str, args: KernelArgs, chip: ChipSpec, reuse: Reuse | None) ->
     return best
 
 
+NO_TILING = "no tiling fits the on-chip buffers"
+
+
+def has_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> bool:
+    """Whether a kernel that accepts a launch has a tiling for it."""
+    return next(iter(get_kernel(name).tilings(args, chip)), None) is not None
+
+
+def no_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> str:
+    """Why a kernel that accepts a launch cannot run it: the buffers, and which sizes would do."""
+
+    def fits(larger: ChipSpec) -> bool:
+        return not get_kernel(name).refuse(args, larger) and has_tiling(name, args, larger)
+
+    needed = buffers_needed(chip, fits)
+    return f"{NO_TILING}; the smallest that do: {needed}" if needed else NO_TILING
+
+
 def choose_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> Tiling:
     """The kernel's legal tiling with the smallest estimate.
 
@@ -293,7 +312,7 @@ def choose_tiling(name: str, args: KernelArgs, chip: ChipSpec) -> Tiling:
         shapes = ", ".join(str(o.shape) for o in args.operands if o is not None)
         raise UnsupportedError(
             f"kernel {name} for {args.op_type} of {shapes} on {chip.name}: "
-            + (reason or "no tiling fits the on-chip buffers"),
+            + (reason or no_tiling(name, args, chip)),
             "launches that the kernel's refuse() accepts and whose tiles fit L1, L0 and UB",
             "use another precision, or a chip with larger buffers",
         )

@@ -151,9 +151,10 @@ class ScatterPicked:
 
 @dataclass(slots=True)
 class OwnRows:
-    """dst (n, w) = those rows of src (n, w) whose picks name table rows low … high - 1.
+    """Rows of picks that name table rows low … high - 1, into the same rows of dst (n, w).
 
-    The others are left as they are, and nothing reads them.
+    They come from src (n, w), a row a pick, or with `table` from src (high - low, w), that part of
+    the table. Rows of other picks are left as they are, and nothing reads them.
     """
 
     dst: Region
@@ -163,6 +164,7 @@ class OwnRows:
     first: int
     low: int
     high: int
+    table: bool = False
 
     def accesses(self) -> list[Access]:
         """Any of the rows."""
@@ -170,39 +172,9 @@ class OwnRows:
 
     def read(self, memory: CoreMemory) -> tuple[Array, Array]:
         """Which rows, and the rows."""
-        at = self.picks.targets(self.first, self.src.shape[0], memory.view(self.index))
+        at = self.picks.targets(self.first, self.dst.shape[0], memory.view(self.index))
         mine = (at >= self.low) & (at < self.high)
-        return mine, memory.view(self.src)[mine]
-
-    def write(self, memory: CoreMemory, values: tuple[Array, Array]) -> None:
-        """Store them."""
-        memory.view(self.dst)[values[0]] = values[1]
-
-
-@dataclass(slots=True)
-class OwnTargets:
-    """dst (n, w) = the rows of a table's part src (r, w), from row `low` on, that picks name.
-
-    Rows of dst whose pick names none of them are left as they are, and nothing reads them.
-    """
-
-    dst: Region
-    src: Region
-    index: Region
-    picks: Picks
-    first: int
-    low: int
-
-    def accesses(self) -> list[Access]:
-        """Any of the rows."""
-        return [*reads(self.index, self.src), *writes(self.dst)]
-
-    def read(self, memory: CoreMemory) -> tuple[Array, Array]:
-        """Which rows, and the rows."""
-        count = self.dst.shape[0]
-        at = self.picks.targets(self.first, count, memory.view(self.index)) - self.low
-        mine = (at >= 0) & (at < self.src.shape[0])
-        return mine, memory.view(self.src)[at[mine]]
+        return mine, memory.view(self.src)[at[mine] - self.low if self.table else mine]
 
     def write(self, memory: CoreMemory, values: tuple[Array, Array]) -> None:
         """Store them."""

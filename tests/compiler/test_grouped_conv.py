@@ -1,4 +1,4 @@
-"""Grouped convolutions as dense ones, with a block-diagonal filter."""
+"""Grouped convolutions joined into whole blocks of channels, with a block-diagonal filter."""
 
 from __future__ import annotations
 
@@ -33,11 +33,87 @@ def test_dense_equals_grouped(sizes: tuple[int, int, int]) -> None:
     assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [((64, 64, 8), 4), ((32, 64, 2), 2), ((48, 96, 3), 3), ((64, 32, 32), 2), ((48, 24, 6), 1)],
+)
+@pytest.mark.parametrize("chip", ["toy", "ascend910a", "ascend910b2"])
+def test_groups_fill_blocks(sizes: tuple[int, int, int], groups: int, chip: str) -> None:
+    """Each that is left is a convolution of its own on the cube, with its own piece of the bias."""
+    graph = _grouped(*sizes)
+    result = passed(expand_grouped_conv, graph, "ascend910b2")
+    assert result.nodes[0].attrs["group"] == groups
+    same_values(graph, result)
+    for tile in (False, True):
+        exe = check_run(graph, chip, "fp16", tile_level=tile)
+    assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
+
+
+def test_groups_off_the_cube_are_dense() -> None:
+    """fp32 on the 910A: the vector unit's kernel takes no groups."""
+    graph = _grouped(32, 64, 2)
+    assert passed(expand_grouped_conv, graph).nodes[0].attrs["group"] == 1
+    exe = check_run(graph, "ascend910a", "fp32")
+    assert "ConvVector" in [t.call.kernel for t in exe.tasks if t.call]
+
+
+def test_groups_of_blocks_need_no_constant_weights() -> None:
+    def write(g: GraphBuilder) -> str:
+        x, w = g.input("x", (1, 64, 5, 5)), g.input("w", (32, 32, 3, 3))
+        return g.node("Conv", "y", x, w, group=2)
+
+    exe = check_run(graph_of(write), precision="fp16", tile_level=True)
+    assert "Conv2D" in [t.call.kernel for t in exe.tasks if t.call]
+
+
 def test_depthwise_stays() -> None:
     graph = _grouped(6, 6, 6)
     assert passed(expand_grouped_conv, graph).nodes == graph.nodes
     exe = check_run(graph)
     assert "DepthwiseConv" in [t.call.kernel for t in exe.tasks if t.call]
+
+
+@pytest.mark.parametrize(("chip", "precision"), [("ascend910a", "fp16"), ("ascend910b2", "fp16"),
+                                                 ("ascend910b2", "fp32")])  # fmt: skip
+def test_depthwise_goes_where_it_is_faster(chip: str, precision: str) -> None:
+    """The cube takes blocks of 16 channels, each with a diagonal a tap, where that is faster."""
+
+    def depthwise(channels: int, side: int, taps: int) -> Graph:
+        def write(g: GraphBuilder) -> str:
+            x, w = (
+                g.input("x", (2, channels, side, side)),
+                g.weight("w", (channels, 1, taps, taps), 0.3),
+            )
+            return g.node("Conv", "y", x, w, group=channels, pads=[taps // 2] * 4)
+
+        return graph_of(write)
+
+    run = []
+    for graph in (depthwise(96, 40, 3), depthwise(20, 8, 3)):  # 20 channels: no whole blocks
+        for tile in (False, True):
+            exe = check_run(graph, chip, precision, tile_level=tile)
+        run.append(next(t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call))
+    assert run == ["Conv2D", "DepthwiseConv"]
+
+
+@pytest.mark.parametrize(
+    ("chip", "kernel"), [("ascend910a", "Conv2D"), ("ascend910b2", "Conv2DEpilogue")]
+)
+@pytest.mark.parametrize("group", [4, 64])
+def test_groups_take_a_residual(chip: str, kernel: str, group: int) -> None:
+    def write(g: GraphBuilder) -> str:
+        x, w = g.input("x", (2, 64, 28, 28)), g.weight("w", (64, 64 // group, 3, 3), 0.2)
+        y = g.node("Conv", "y", x, w, g.weight("b", (64,), 0.3), group=group, pads=[1] * 4)
+        return g.node("Relu", "z", g.node("Add", "sum", y, g.input("r", (2, 64, 28, 28))))
+
+    exe = check_run(graph_of(write), chip, "fp16", tile_level=True)
+    assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == [kernel]
+
+
+def test_depthwise_of_fp32_stays_where_the_cube_has_none() -> None:
+    graph = _grouped(32, 32, 32)
+    kernels = [t.call.kernel for t in check_run(graph, "ascend910a", "fp32").tasks if t.call]
+    assert "DepthwiseConv" in kernels
 
 
 def test_weights_that_are_inputs_stay() -> None:

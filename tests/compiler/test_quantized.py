@@ -7,6 +7,7 @@ import pytest
 from compiling import CHIPS, check_run, compiled, count, graph_of, kinds, passed, same_values
 
 from npusim import api
+from npusim.compiler import CompileOptions
 from npusim.compiler.passes.conv1d import expand_conv1d
 from npusim.compiler.passes.qdq import fuse_qdq
 from npusim.compiler.passes.quantized import lower_quantized
@@ -97,6 +98,164 @@ def test_int8_is_twice_as_fast() -> None:
             op = result.timeline.ops[-1]
             cycles.append(op.end - op.start)
         assert 1.6 < cycles[1] / cycles[0] <= 2.0, (chip, cycles)
+
+
+SHAPES = {
+    "depthwise": ((2, 64, 9, 8), (64, 1, 3, 3), 64, {"pads": [1, 0, 1, 2]}),
+    "strided": ((1, 96, 9, 8), (96, 1, 3, 3), 96, {"pads": [0, 1, 1, 1], "strides": [2, 2]}),
+    "few channels": ((2, 20, 9, 8), (20, 1, 3, 3), 20, {}),
+    "two filters": ((1, 32, 7, 7), (64, 1, 3, 3), 32, {}),
+    "grouped": ((2, 24, 6, 5), (36, 6, 3, 3), 4, {}),
+    "two halves": ((1, 128, 6, 5), (64, 64, 1, 3), 2, {"dilations": [1, 2]}),
+    "line": ((2, 20, 33), (40, 20, 4), 1, {"pads": [2, 1]}),
+    "depthwise line": ((2, 64, 33), (64, 1, 3), 64, {"strides": [2]}),
+}
+#: Types of image and filters, their zero points, whether those are per channel, or inputs.
+ZEROS = [
+    (np.uint8, np.int8, 3, 0, ""),
+    (np.int8, np.int8, 0, 5, "per channel"),
+    (np.uint8, np.uint8, 130, 127, "per channel"),
+    (np.int8, np.uint8, -7, 128, ""),
+    (np.uint8, np.int8, 9, 0, "inputs"),
+]
+
+
+@pytest.mark.parametrize("op_type", ["QLinearConv", "ConvInteger"])
+@pytest.mark.parametrize("case", SHAPES)
+@pytest.mark.parametrize("zeros", range(len(ZEROS)))
+def test_convolutions_of_bytes_run_on_cores(op_type: str, case: str, zeros: int) -> None:
+    """Groups, lines, zero points of both sides: the sums are exact."""
+    xs, ws, group, attrs = SHAPES[case]
+    of_x, of_w, xz, wz, how = ZEROS[zeros]
+    rng = np.random.default_rng(zeros)
+    x, w = (rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, s).astype(t)
+            for t, s in ((of_x, xs), (of_w, ws)))  # fmt: skip
+    inputs = {"x": x} | ({"xz": np.array(xz, of_x)} if how == "inputs" else {})
+
+    def write(g: GraphBuilder) -> str:
+        image = g.input("x", xs, DType.of(x.dtype))
+        filters = g.constant("w", w, DType.of(w.dtype))
+        wide = np.full(ws[0], wz) if how == "per channel" else np.array(wz)
+        w_zero = g.constant("wz", wide, DType.of(w.dtype))
+        known = how != "inputs"
+        x_zero = (
+            g.constant("xz", np.array(xz), DType.of(x.dtype))
+            if known
+            else g.input("xz", (), DType.of(x.dtype))
+        )
+        if op_type == "ConvInteger":
+            return g.node(op_type, "y", image, filters, x_zero, w_zero, group=group, **attrs)
+        scales = [g.constant("ws", rng.uniform(0.001, 0.01, ws[0]).astype(np.float32))]
+        scales += [g.constant(n, np.float32(v)) for n, v in (("xs", 0.02), ("ys", 0.5))]
+        bias = g.constant("b", rng.integers(-999, 999, ws[0]), DType.INT32)
+        operands = (image, scales[1], x_zero, filters, scales[0], w_zero, scales[2],
+                    g.constant("yz", np.array(7), DType.UINT8), bias)  # fmt: skip
+        return g.node(op_type, "y", *operands, group=group, **attrs)
+
+    chip = ("toy", "ascend910a", "ascend910b2")[zeros % 3]
+    graph = graph_of(write)
+    exe = compiled(graph, chip)
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+    want = evaluate(graph, inputs)["y"]
+    for tile in (False, True):
+        found = api.run(exe, CHIPS[chip], inputs=inputs, tile_level=tile).outputs["y"]
+        if op_type == "ConvInteger":
+            np.testing.assert_array_equal(found, want)
+        else:  # a unit, where the scaled sum lay half-way
+            assert np.abs(found.astype(int) - want).max() <= 1
+
+
+QUANT_PASSES = frozenset({"TbeConvDequantFusionPass", "BatchMatMulDequantElemwiseFusionPass"})
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("channels", [16, 33, 48, 64, 352])
+@pytest.mark.parametrize("several", [True, False])
+def test_requantised_on_the_way_out_bit_for_bit(chip: str, channels: int, several: bool) -> None:
+    """As the operator apart, on both levels; FIXP, where it keeps scales and pairs of blocks."""
+    rng = np.random.default_rng(channels)
+    powers = 2.0 ** rng.integers(-13, -8, channels if several else 1)  # what FIXP keeps
+    to = DType.INT8 if several else DType.UINT8
+
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (2, 70, 7, 9), DType.INT8)
+        w = g.constant("w", rng.integers(-128, 128, (channels, 70, 3, 3)), DType.INT8)
+        ws = g.constant("ws", powers.astype(np.float32) if several else np.float32(powers[0]))
+        bias = g.constant("b", rng.integers(-999, 999, channels), DType.INT32)
+        zero = g.constant("z", 0, DType.INT8)
+        one = g.constant("one", np.float32(1))
+        return g.node("QLinearConv", "y", x, one, zero, w, ws, zero, one,
+                      g.constant("yz", np.array(7), to), bias, pads=[1] * 4)  # fmt: skip
+
+    _same_apart(graph_of(write), chip, "Conv", channels % 32 in (0, 17) or chip != "ascend910b2")
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("to", ["int8", "float16", "float32"])
+def test_products_leave_quantised_bit_for_bit(chip: str, to: str) -> None:
+    rng = np.random.default_rng(3)
+
+    def write(g: GraphBuilder) -> str:
+        a = g.input("a", (45, 70), DType.INT8)
+        b = g.constant("w", rng.integers(-128, 128, (70, 50)), DType.INT8)
+        zero = g.constant("z", 0, DType.INT8)
+        scales = g.constant("s", (2.0 ** rng.integers(-12, -8, 50)).astype(np.float32))
+        one = g.constant("one", np.float32(1))
+        if to == "int8":
+            return g.node("QLinearMatMul", "y", a, one, zero, b, scales, zero, one,
+                          g.constant("yz", -3, DType.INT8))  # fmt: skip
+        sums = g.node("MatMulInteger", "sums", a, b)
+        return g.node("Mul", "y", g.node("Cast", "real", sums, to="float32"), scales)
+
+    precision = "fp32" if to == "float32" else "fp16"
+    _same_apart(graph_of(write), chip, "MatMulV2", True, precision)
+
+
+def _same_apart(
+    graph: Graph, chip: str, op_type: str, joins: bool, precision: str = "fp16"
+) -> None:
+    """The same bytes whether the product's kernel quantises or another does."""
+    (name,) = graph.inputs
+    values = np.random.default_rng(1).integers(-128, 128, graph.tensors[name].shape)
+    inputs, found = {name: values.astype(np.int8)}, []
+    for off in (QUANT_PASSES, frozenset()):
+        options = CompileOptions(precision, disabled=off)
+        exe = api.compile_graph(graph, CHIPS[chip], options=options)
+        assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+        joined = any(t.op_type == op_type and t.node.epilogue for t in exe.tasks)
+        assert joined is (joins and not off)
+        for tile in (False, True):
+            found.append(api.run(exe, CHIPS[chip], inputs=inputs, tile_level=tile).outputs["y"])
+    assert np.unique(found[0]).size > 20
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
+def test_fixp_leaves_scales_that_it_cannot_keep() -> None:
+    def write(g: GraphBuilder) -> str:
+        a = g.input("a", (45, 70), DType.INT8)
+        b = g.constant("w", RNG.integers(-128, 128, (70, 50)), DType.INT8)
+        zero, one = g.constant("z", 0, DType.INT8), g.constant("one", np.float32(1))
+        return g.node("QLinearMatMul", "y", a, one, zero, b, g.constant("s", np.float32(0.003)),
+                      zero, one, zero)  # fmt: skip
+
+    for chip, joins in (("ascend910a", True), ("ascend910b2", False)):
+        _same_apart(graph_of(write), chip, "MatMulV2", joins)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("chip", CHIPS)
+def test_maxima_of_bytes_run_on_cores(dtype: type, chip: str) -> None:
+    def write(g: GraphBuilder) -> str:
+        x = g.input("x", (1, 40, 9, 8), DType.of(np.dtype(dtype)))
+        return g.node("MaxPool", "y", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+
+    limits = np.iinfo(dtype)
+    x = RNG.integers(limits.min, limits.max + 1, (1, 40, 9, 8)).astype(dtype)
+    exe = compiled(graph_of(write), chip)
+    assert all(t.kind is TaskKind.AI_CORE for t in exe.tasks)
+    found = api.run(exe, CHIPS[chip], inputs={"x": x}, tile_level=True).outputs["y"]
+    np.testing.assert_array_equal(found, evaluate(graph_of(write), {"x": x})["y"])
 
 
 def _qdq(op_type: str) -> Graph:

@@ -52,5 +52,5 @@ def test_bad_numbers_are_errors(tmp_path: Path, old: str, new: str) -> None:
 
 def test_the_shipped_figures() -> None:
     found, left_out = read_models(data_dir("configs/validation"))
-    assert len(found) == 9 and not left_out
+    assert len(found) == 17 and not left_out
     assert all(f.source for f in found)

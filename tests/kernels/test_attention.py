@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from attending import Case
+from attending import SMALL, Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import CHIPS, check_operator, random_array
@@ -35,11 +35,12 @@ CASES = [
     ((2, 2, 2, 48, 40, 64), "BSND", "row"),  # one row of bias for all queries of a batch
     ((1, 2, 2, 70, 330, 64), "BSND", "row"),
     ((1, 2, 1, 150, 340, 64), "BNSD", "bias"),  # in pieces of less than a tile
+    ((1, 2, 1, 7, 1100, 64), "BNSD", "bias"),  # few rows, the widest tiles
     ((1, 1, 1, 40, 1500, 16), "BNSD", "left"),  # -inf over whole pieces and tasks
 ]
 
 
-@pytest.mark.parametrize("chip", ["ascend910a", "ascend910b2"])
+@pytest.mark.parametrize("chip", ["ascend910a", "ascend910b2", *SMALL])
 @pytest.mark.parametrize(("shape", "layout", "mask"), CASES)
 def test_forward(
     chip: str, shape: tuple[int, int, int, int, int, int], layout: str, mask: str

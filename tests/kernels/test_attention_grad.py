@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attending import Case
+from attending import SMALL, Case
 from launching import CHIPS
 
 import npusim.kernels.attention_grad
@@ -22,7 +22,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("chip", ["ascend910a", "ascend910b2"])
+@pytest.mark.parametrize("chip", ["ascend910a", "ascend910b2", *SMALL])
 @pytest.mark.parametrize(("shape", "layout", "mask"), CASES)
 def test_grad(
     chip: str, shape: tuple[int, int, int, int, int, int], layout: str, mask: str

@@ -32,7 +32,7 @@ def check(
 ) -> Plan:  # fmt: skip
     chip, dtype = target
     rng = np.random.default_rng(0)
-    weights = (co, shape[1], *kernel)
+    weights = (co, shape[1] // attrs.get("group", 1), *kernel)
     inputs = [random_array(rng, shape, dtype), random_array(rng, weights, dtype)]
     layouts = [NC, FZ]
     if bias:
@@ -84,6 +84,8 @@ def test_windows(target: tuple[str, str], data: st.DataObject) -> None:
         ((1, 100, 7, 7), 130, (3, 3), {"pads": (1,) * 4}),
         ((1, 16, 1, 40), 16, (1, 5), {}),
         ((1, 16, 5, 5), 8, (3, 3), {"pads": (3, 3, 3, 3)}),  # windows that see only padding
+        ((2, 96, 9, 8), 48, (3, 3), {"group": 3}),
+        ((1, 64, 20, 20), 128, (1, 1), {"group": 4}),
     ],
 )
 def test_layers(
@@ -138,7 +140,7 @@ def test_refusals() -> None:
         return Conv2D.refuse(KernelArgs("Conv", **parts), chip)
 
     assert refuse() == ""
-    assert "grouped" in refuse(attrs=(("group", 2),))
+    assert "whole blocks" in refuse(attrs=(("group", 2),))
     x, w = (OperandSpec(o.shape, o.dtype) for o in args.inputs if o is not None)
     assert "NC1HWC0" in refuse(inputs=(x, args.inputs[1]))
     assert "FRACTAL_Z" in refuse(inputs=(args.inputs[0], w))

@@ -152,7 +152,7 @@ def residual(shape: tuple[int, ...], layout: Layout = NC) -> KernelArgs:
     ("ascend910b2", replace(GOOD, outputs=(WIDE,)), "results in float32"),
     ("ascend910b2", launch((1, 16, 8, 8), 30, 1, EpilogueStep("Log")), "not finite"),
     ("ascend910b2", launch((1, 16, 8, 8), 30, 1, EpilogueStep("Div", 3)), "not finite"),
-    ("ascend910b2", replace(GOOD, attrs=(("group", 2),)), "grouped"),
+    ("ascend910b2", replace(GOOD, attrs=(("group", 2),)), "whole blocks of channels"),
 ])  # fmt: skip
 def test_what_it_refuses(chip: str, args: KernelArgs, why: str) -> None:
     assert why in get_kernel(NAME).refuse(args, CHIPS[chip])

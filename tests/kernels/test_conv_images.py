@@ -103,13 +103,11 @@ def test_a_layer_on_one_core(kernel: int, images: int) -> None:
     assert plan.tiling["images"] == (5 if kernel == 1 else 4)
 
 
-def layer(
-    batch: int, ci: int, co: int, kernel: int, side: int = 7, dtype: DType = DType.FLOAT16
-) -> KernelArgs:
-    """A padded convolution of stride 1."""
-    x, y = (OperandSpec((batch, c, side, side), dtype, NC) for c in (ci, co))
-    w = OperandSpec((co, ci, kernel, kernel), dtype, FZ)
-    attrs = {"group": 1, "strides": (1, 1), "pads": (kernel // 2,) * 4, "dilations": (1, 1)}
+def layer(batch: int, ci: int, co: int, kernel: int, side: int = 7, group: int = 1) -> KernelArgs:
+    """A padded convolution of stride 1 in fp16."""
+    x, y = (OperandSpec((batch, c, side, side), DType.FLOAT16, NC) for c in (ci, co))
+    w = OperandSpec((co, ci // group, kernel, kernel), DType.FLOAT16, FZ)
+    attrs = {"group": group, "strides": (1, 1), "pads": (kernel // 2,) * 4, "dilations": (1, 1)}
     return KernelArgs("Conv", (x, w), (y,), tuple(sorted(attrs.items())))
 
 
@@ -142,10 +140,10 @@ def test_quicker_than_image_by_image(kernel: int) -> None:
 
 
 def test_where_a_tile_is_one_image() -> None:
-    """One image, large images, and results that leave through the vector unit."""
+    """One image, large images, groups, and results that leave through the vector unit."""
     for chip, args in (
         (B2, layer(1, 64, 64, 3)), (B2, layer(8, 64, 64, 3, 28)),
-        (CHIPS["ascend910a"], layer(64, 64, 64, 3)),
+        (B2, layer(64, 64, 64, 3, group=2)), (CHIPS["ascend910a"], layer(64, 64, 64, 3)),
     ):  # fmt: skip
         assert {t["images"] for t in Conv2D.tilings(args, chip)} == {1}
         assert choose_plan("Conv2D", args, chip).tiling["images"] == 1

@@ -10,7 +10,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec
 F16, F32, I32, I64 = DType.FLOAT16, DType.FLOAT32, DType.INT32, DType.INT64
 
 
-def scan(rng: Random, size: int) -> KernelArgs:
+def cumulative(rng: Random, size: int) -> KernelArgs:
     """CumSum or CumProd along any axis."""
     shape = tuple(rng.randint(1, rng.choice([3, 6 * size])) for _ in range(rng.randint(1, 3)))
     x = OperandSpec(shape, rng.choice([F16, F32, I32]))
@@ -74,7 +74,7 @@ def scatter_elements(rng: Random, size: int) -> KernelArgs:
 
 
 MAKERS = {
-    "Scan": scan,
+    "Cumulative": cumulative,
     "GatherND": gather_nd,
     "ScatterRows": scatter_rows,
     "ScatterElements": scatter_elements,

@@ -91,8 +91,54 @@ def _product(rng: Random, size: int, dtype: DType, layouts: tuple[Layout, ...]) 
     return launch("Gemm", tuple(inputs), y, epilogue=steps, transA=ta, transB=tb)
 
 
+def _quantised(
+    rng: Random, inputs: list[OperandSpec | None], co: int, shape: tuple[int, ...], layout: Layout
+) -> tuple[tuple[OperandSpec | None, ...], OperandSpec, EpilogueStep]:
+    """Inputs with a bias and scales, the result, and the step that makes it of int32 sums."""
+    bias = OperandSpec((co,), DType.INT32) if rng.random() < 0.5 else None
+    one = rng.random() < 0.4
+    column = (co, 1, 1) if layout is NC else (co,)
+    scales = None if one else OperandSpec(column, F32)
+    to = rng.choice([DType.INT8, DType.UINT8, F16, F32])
+    attrs: list[tuple[str, Any]] = [("to", to.value), *([("const1", 0.25)] if one else [])]
+    narrow = to in (DType.INT8, DType.UINT8)
+    attrs += [("offset", rng.randint(-9, 9))] if narrow else []
+    op = "AscendRequant" if narrow else "AscendDequant"
+    step = EpilogueStep(op, 3, tuple(sorted(attrs)))
+    if one:
+        step = EpilogueStep(op, None, step.attrs)
+    return (*inputs, bias, scales), OperandSpec(shape, to, layout), step
+
+
+def _product_of_bytes(rng: Random, size: int) -> KernelArgs:
+    m, k, n = (rng.randint(1, 2 * size) for _ in range(3))
+    a, b = OperandSpec((m, k), DType.INT8), OperandSpec((n, k), DType.INT8, rng.choice([ND, NZ]))
+    inputs, y, step = _quantised(rng, [a, b], n, (m, n), ND)
+    return launch("MatMulV2", inputs, y, epilogue=(step,), transB=1)
+
+
+def _conv_of_bytes(rng: Random, size: int) -> KernelArgs:
+    """Groups among them."""
+    args = _conv(rng, size, DType.INT8, 4 * size)
+    x, w = args.inputs[:2]
+    assert x is not None and w is not None
+    c, co, group = x.shape[1], w.shape[0], rng.choice([1, 1, 3])
+    if group > 1:
+        c, co = 32 * group * rng.randint(1, 2), 16 * group * rng.randint(1, 3)
+    pair: list[OperandSpec | None] = [
+        OperandSpec((x.shape[0], c, *x.shape[2:]), DType.INT8, NC),
+        OperandSpec((co, c // group, *w.shape[2:]), DType.INT8, FZ),
+    ]
+    shape = (x.shape[0], co, *args.outputs[0].shape[2:])
+    inputs, y, step = _quantised(rng, pair, co, shape, NC)
+    attrs = {**dict(args.attrs), "group": group, "offset_x": rng.choice([0, 5])}
+    return launch("Conv", inputs, y, epilogue=(step,), **attrs)
+
+
 @_maker("MatMul")
 def _matmul(rng: Random, size: int) -> KernelArgs:
+    if rng.random() < 0.3:
+        return _product_of_bytes(rng, size)
     return _product(rng, 2 * size, rng.choice([F16, F16, F32]), (ND, NZ))
 
 
@@ -161,6 +207,8 @@ def _conv(rng: Random, size: int, dtype: DType, channels: int) -> KernelArgs:
 
 @_maker("Conv2D")
 def _conv2d(rng: Random, size: int) -> KernelArgs:
+    if rng.random() < 0.4:
+        return _conv_of_bytes(rng, size // 2)
     return _conv(rng, size // 2, rng.choice([F16, F16, F32]), 2 * size)
 
 
@@ -197,6 +245,12 @@ def _conv_conv(rng: Random, size: int) -> KernelArgs:
     if rng.random() < 0.5:
         inputs, steps = (*inputs, out), (EpilogueStep("Add", 5), *steps)
     return launch("ConvConv", inputs, out, epilogue=steps, relu=rng.random() < 0.5, **window)
+
+
+@_maker("ConvConvEpilogue")
+def _conv_conv_epilogue(rng: Random, size: int) -> KernelArgs:
+    args = _conv_conv(rng, size)
+    return replace(args, epilogue=(*args.epilogue, EpilogueStep("Tanh")))
 
 
 @_maker("Conv2DBNTrainingReduce")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from npusim.compiler.options import CompileContext
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.writing import NodeWriter, names_read
@@ -30,20 +33,25 @@ def _is_line(graph: Graph, node: Node) -> bool:
 
 
 def _expanded(w: NodeWriter, node: Node) -> str:
-    attrs = dict(attributes(node))
-    for key in ("kernel_shape", "strides", "dilations", "spread"):
-        if attrs[key]:
-            attrs[key] = [1, *attrs[key]]
-    if attrs["pads"]:
-        begin, end = attrs["pads"]
-        attrs["pads"] = [0, begin, 0, end]
-    image, weights = (_row(w, i) for i in node.inputs[:2])
-    y = w.op("Conv", image, weights, *node.inputs[2:], attrs=attrs)
+    image, weights = (as_row(w, i) for i in node.inputs[:2])
+    y = w.op("Conv", image, weights, *node.inputs[2:], attrs=row_attrs(attributes(node)))
     n, c, _, length = w.type(y).shape
     return w.reshape(y, n, c, length)
 
 
-def _row(w: NodeWriter, x: str) -> str:
+def row_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a convolution over one dimension, as of one of images of one row."""
+    wide = dict(attrs)
+    for key in ("kernel_shape", "strides", "dilations", "spread"):
+        if wide.get(key):
+            wide[key] = [1, *wide[key]]
+    if wide["pads"]:
+        begin, end = wide["pads"]
+        wide["pads"] = [0, begin, 0, end]
+    return wide
+
+
+def as_row(w: NodeWriter, x: str) -> str:
     """[A, B, L] as [A, B, 1, L]."""
     a, b, length = w.type(x).shape
     return w.reshape(x, a, b, 1, length)

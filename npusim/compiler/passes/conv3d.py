@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from npusim.compiler.options import CompileContext
-from npusim.compiler.passes.stand_in import StandIn, stand_in
+from npusim.compiler.passes.stand_in import FLOATS, StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import Constant, Graph, Node, TensorType
 from npusim.ops.window import Window
@@ -35,7 +35,7 @@ def _expand(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     weights = s.graph.constants.get(node.inputs[1])  # constants are laid out for the cube
     if weights is None or not _is_volume(s.graph, node) or attrs["spread"]:
         return False
-    if not x.dtype.is_float or not x.size or not y.size:
+    if x.dtype not in FLOATS or not x.size or not y.size:
         return False
     kernel = weights.type.shape[2:]
     window, group = Window.of(x.shape[2:], kernel, attrs), int(attrs["group"])

@@ -36,7 +36,7 @@ def fuse_conv_depth(graph: Graph, ctx: CompileContext) -> Graph:
         if not reason and first.name in instead:
             reason = f"{first.name} is the second of another pair"
         if not reason:
-            node = _joined(first, second)
+            node = joined(first, second)
             reason = times.objection(graph, (first, second), node)
         ctx.decide(NAME, (first.name, second.name), not reason, reason or times.gain)
         if not reason:
@@ -74,8 +74,8 @@ def _mismatch(find: Pattern, first: Node, second: Node) -> str:
     return "" if len(types) == 1 else f"types {', '.join(sorted(t.value for t in types))}"
 
 
-def _joined(first: Node, second: Node) -> Node:
-    """The node of both."""
+def joined(first: Node, second: Node) -> Node:
+    """The node of both, with the second's name."""
     known = get_operator("ConvConv").attrs
     attrs = {k: v for k, v in attributes(first).items() if k in known}
     steps = tuple(

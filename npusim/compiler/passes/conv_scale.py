@@ -43,6 +43,8 @@ def fold_scales(graph: Graph, ctx: CompileContext) -> Graph:
     for conv in graph.nodes:
         if conv.op_type != "Conv" or conv.epilogue or not constant_conv(graph, conv):
             continue
+        if not graph.type_of(conv.inputs[1]).dtype.is_float:
+            continue  # bytes have no room for factors
         chain = list(_chain(find, conv))
         if not any(node.op_type in ("Mul", "Div") for node, _ in chain):
             continue  # an addend alone is a bias: the kernel's epilogue

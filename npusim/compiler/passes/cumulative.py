@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from npusim.compiler.options import CompileContext
-from npusim.compiler.passes.stand_in import StandIn, stand_in
+from npusim.compiler.passes.stand_in import FLOATS, StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import DType, Graph, Node
 
@@ -20,7 +20,7 @@ from npusim.ir import DType, Graph, Node
 LONG = 1024
 BLOCK = 8  #: fp32 elements of a 32 B block, the least that a step works on
 _AGAIN = {"CumSum": ("Add", 0), "CumProd": ("Mul", 1)}
-TYPES = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.INT32)  #: of the kernel
+TYPES = (*FLOATS, DType.INT32)  #: of the kernel
 
 
 @graph_pass("CumulativeSplitPass", Kind.NEEDED)

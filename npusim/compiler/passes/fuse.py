@@ -21,6 +21,7 @@ from npusim.compiler.passes.growth import Growth, Meetings
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args, select_kernel
 from npusim.ir import EpilogueStep, Graph, Layout, Node
+from npusim.kernels.conv_tiling import whole_groups
 from npusim.ops import attributes, get_operator
 from npusim.program.kernel import KernelArgs, get_kernel
 
@@ -220,12 +221,14 @@ def launch_of(graph: Graph, node: Node) -> KernelArgs:
 def _in_conv_layouts(node: Node, args: KernelArgs) -> KernelArgs:
     """The launch with the layouts that `assign_layouts` gives a convolution."""
     fused = {s.operand for s in node.epilogue}
-    depthwise = int(attributes(node)["group"]) != 1
+    x, weights = args.operands[0], args.operands[1]
+    group = int(attributes(node)["group"])
+    blocked = whole_groups(x.shape[1], weights.shape[0], group, x.dtype)
     inputs = []
     for i, spec in enumerate(args.inputs):
         if spec is not None and (i == 0 or i in fused) and len(spec.shape) == 4:
             spec = replace(spec, layout=Layout.NC1HWC0)
-        elif spec is not None and i == 1 and not depthwise:
+        elif spec is not None and i == 1 and blocked:
             spec = replace(spec, layout=Layout.FRACTAL_Z)
         inputs.append(spec)
     out = replace(args.outputs[0], layout=Layout.NC1HWC0)

@@ -15,7 +15,7 @@ from npusim.compiler.passes.stand_in import StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import DType, Graph, Node
 
-MANY = 4096  #: indices that every block looks at in less time than four Transposes take
+MANY = 512  #: indices that every block looks at in less time than four Transposes take
 INDICES = (DType.INT32, DType.INT64)  #: types of the kernels
 
 

@@ -19,6 +19,8 @@ from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
 from npusim.ir.layout import c0_of
+from npusim.kernels.conv_tiling import whole_groups
+from npusim.kernels.epilogue import QUANT_STEPS
 from npusim.kernels.move import resize_repeats
 from npusim.ops import attributes, get_operator
 from npusim.program.kernel import KernelArgs, OperandSpec
@@ -71,10 +73,13 @@ class _Layouts:
     def _place_blocked(self, node: Node) -> None:
         inputs = [self._as(node.inputs[0], Layout.NC1HWC0), *node.inputs[1:]]
         if node.op_type == "Conv":
-            depthwise = int(attributes(node)["group"]) != 1
-            if not depthwise:
+            x, weights = (self.out.tensors[i] for i in node.inputs[:2])
+            group = int(attributes(node)["group"])
+            if whole_groups(x.shape[1], weights.shape[0], group, x.dtype):
                 inputs[1] = self._as(node.inputs[1], Layout.FRACTAL_Z)
             for step in node.epilogue:
+                if step.op_type in QUANT_STEPS:
+                    continue  # one scale per channel, as a bias
                 if step.operand is not None and not self._is_scalar(node.inputs[step.operand]):
                     inputs[step.operand] = self._as(node.inputs[step.operand], Layout.NC1HWC0)
         self.padding.record(self.out, node.with_(inputs=tuple(inputs)))

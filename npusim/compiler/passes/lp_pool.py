@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.pool_rank import TYPES
 from npusim.compiler.passes.stand_in import StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import DType, Graph, Node
@@ -26,7 +27,7 @@ def _lp_pool(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
     t = s.graph.type_of(x)
     window = pool_window(t, attrs)
     floor = Window.of(t.shape[2:], window.kernel, {**attrs, "ceil_mode": 0})
-    if not t.dtype.is_float or not t.size or window.out != floor.out:
+    if t.dtype not in TYPES or not t.size or window.out != floor.out:
         return False
     power = _number(s, t.dtype, p)
     x = s.op("Mul", x, x) if p == 2 else s.op("Abs", x)

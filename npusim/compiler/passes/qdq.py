@@ -66,7 +66,7 @@ def _suits(node: Node, ranks: tuple[int, int]) -> bool:
     """Whether the cube makes the product of bytes, from operands of these ranks."""
     attrs = attributes(node)
     if node.op_type == "Conv":
-        return ranks == (4, 4) and attrs["group"] == 1 and not attrs["spread"]
+        return ranks in ((3, 3), (4, 4)) and not attrs["spread"]
     plain = node.op_type != "Gemm" or (attrs["alpha"] == attrs["beta"] == 1 and not attrs["transA"])
     return plain and min(ranks) >= 2
 

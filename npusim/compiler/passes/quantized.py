@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from npusim.compiler.options import CompileContext
+from npusim.compiler.passes.conv1d import as_row, row_attrs
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.writing import NodeWriter, names_read
 from npusim.ir import DType, Graph, Node
@@ -119,12 +120,18 @@ def _number(w: NodeWriter, value: int) -> str:
 
 def _signed(w: NodeWriter, x: str, zero: str, shift: bool) -> tuple[str, str]:
     """An operand as the cube takes it, and its zero point in int32 ('' for 0)."""
-    wide = "" if _is_zero(w, zero) else w.op("Cast", zero, attrs={"to": "int32"})
-    if not shift or w.type(x).dtype is DType.INT8:
+    less = 128 if shift and w.type(x).dtype is not DType.INT8 else 0
+    known = w.value(zero) if zero else np.zeros((), np.int32)
+    if known is not None:
+        value = known.astype(np.int32) - less
+        wide = w.constant(value) if value.any() else ""
+    else:
+        wide = w.op("Cast", zero, attrs={"to": "int32"})
+        wide = w.op("Sub", wide, _number(w, less)) if less else wide
+    if not less:
         return x, wide
     half = w.op("Cast", x, attrs={"to": "float16"})
-    half = w.op("Sub", half, w.constant(np.array(128, np.float16)))
-    wide = w.op("Sub", wide, _number(w, 128)) if wide else _number(w, -128)
+    half = w.op("Sub", half, w.constant(np.array(less, np.float16)))
     return w.op("Cast", half, attrs={"to": "int8"}), wide
 
 
@@ -237,19 +244,25 @@ def _conv_sums(
     weights: tuple[str, str],
     bias: str = "",
 ) -> str:
-    """int32 sums of a convolution, '' where the cube cannot make them."""
-    attrs, types = attributes(node), [w.type(name) for name, _ in (x, weights)]
-    if "int8" not in ctx.chip.core.cube.k or len(types[0].shape) != 4:
+    """int32 sums of a convolution of images, '' where the cube cannot make them.
+
+    A line is an image of one row, and so are its sums.
+    """
+    attrs, rank = attributes(node), len(w.type(x[0]).shape)
+    if "int8" not in ctx.chip.core.cube.k or rank not in (3, 4):
         return ""
+    if rank == 3:
+        attrs = row_attrs(attrs)
+        x, weights = (as_row(w, x[0]), x[1]), (as_row(w, weights[0]), weights[1])
+    types = [w.type(name) for name, _ in (x, weights)]
     shift = not _cube_takes(ctx, *(t.dtype for t in types))
     filters, zero = _signed(w, *weights, shift)
-    if zero and attrs["group"] != 1:
-        return ""
     image = _Image(*_signed(w, *x, shift), attrs)
     sums = image.sums(w, filters, bias)
     if zero:
         t = w.type(filters)
-        windows = image.sums(w, w.constant(np.ones((1, *t.shape[1:]), t.dtype.np)))
+        count = 1 if attrs["group"] == 1 else t.shape[0]  # a window for all filters, or for each
+        windows = image.sums(w, w.constant(np.ones((count, *t.shape[1:]), t.dtype.np)))
         sums = w.op("Sub", sums, w.op("Mul", windows, _per_channel(w, zero)))
     return sums
 
@@ -259,9 +272,18 @@ def _per_channel(w: NodeWriter, x: str) -> str:
     return x if w.type(x).size == 1 else w.reshape(x, -1, 1, 1)
 
 
+def _as_result(w: NodeWriter, y: str, node: Node) -> str:
+    """An image as the node's result, which may be of lines."""
+    if not y or len(w.type(node.inputs[0]).shape) == 4:
+        return y
+    n, c, _, length = w.type(y).shape
+    return w.reshape(y, n, c, length)
+
+
 def _conv_integer(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
     x, weights = node.inputs[:2]
-    return _conv_sums(w, node, ctx, (x, _given(node, 2)), (weights, _given(node, 3)))
+    sums = _conv_sums(w, node, ctx, (x, _given(node, 2)), (weights, _given(node, 3)))
+    return _as_result(w, sums, node)
 
 
 def _qlinear_conv(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
@@ -270,7 +292,8 @@ def _qlinear_conv(w: NodeWriter, node: Node, ctx: CompileContext) -> str:
     if not sums:
         return ""
     operands = [sums, *(_per_channel(w, s) for s in (x_scale, w_scale, scale)), zero]
-    return w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
+    y = w.op("AscendRequant", *operands, attrs={"to": w.type(zero).dtype.value})
+    return _as_result(w, y, node)
 
 
 LOWERINGS: dict[str, Lowering] = {

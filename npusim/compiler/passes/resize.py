@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from npusim.compiler.options import CompileContext
-from npusim.compiler.passes.stand_in import StandIn, stand_in
+from npusim.compiler.passes.stand_in import FLOATS, StandIn, stand_in
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import Graph, Node
 from npusim.ops.common import ints
@@ -44,7 +44,7 @@ def _resize(s: StandIn, node: Node, attrs: dict[str, Any]) -> bool:
         return False
     given = (t.shape, scales, sizes, attrs)
     nearest = attrs["mode"] == "nearest"
-    if repeats(*given) is not None or not (nearest or t.dtype.is_float):
+    if repeats(*given) is not None or not (nearest or t.dtype in FLOATS):
         return False
     found = sorted(steps(*given), key=lambda step: len(step[1]) / t.shape[step[0]])
     # What shrinks comes first: less to do for the others.

@@ -13,6 +13,8 @@ from npusim.compiler.writing import SMALL
 from npusim.ir import Constant, DType, Graph, Node, Tensor
 from npusim.ops import attributes, infer_node
 
+#: Element types of the kernels that multiply and add floats.
+FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 #: Adds the nodes that stand for one; False: it stays.
 Rewrite = Callable[["StandIn", Node, dict[str, Any]], bool]
 

@@ -93,8 +93,8 @@ def _tiles(args: KernelArgs, chip: ChipSpec, base: Tiling) -> Iterator[Tiling]:
             yield {"m": m, "r": -(-found.length // -(-found.length // most)), **base}
 
 
-@kernel("Scan")
-class Scan(TileKernel):
+@kernel("Cumulative")
+class Cumulative(TileKernel):
     """CumSum, CumProd along attribute `axis` of ND tensors; `exclusive`, `reverse`.
 
     Tiling: tiles of m × r × i elements of (outer, length, inner); blocks are `parts` of outer

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launching import CHIPS, check_operator, timed
 
-import npusim.kernels.scan  # noqa: F401
+import npusim.kernels.cumulative  # noqa: F401
 from npusim.ir import DType, Layout
 from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 
@@ -18,7 +18,7 @@ from npusim.program.kernel import KernelArgs, OperandSpec, get_kernel
 def check(chip: str, op: str, x: np.ndarray, axis: int, **attrs: Any) -> int:
     """Steps of a tile; fp16 folds in fp32, as the operator's semantics do."""
     constant = [np.array(axis, np.int64)]
-    plan = check_operator(CHIPS[chip], "Scan", op, [x], attrs, constant, {"axis": axis})
+    plan = check_operator(CHIPS[chip], "Cumulative", op, [x], attrs, constant, {"axis": axis})
     return plan.tiling["r"]
 
 
@@ -63,7 +63,7 @@ def test_bf16_where_the_vector_unit_has_it() -> None:
 
 def refused(spec: OperandSpec, **attrs: Any) -> str:
     args = KernelArgs("CumSum", (spec,), (spec,), tuple(attrs.items()))
-    return get_kernel("Scan").refuse(args, CHIPS["ascend910a"])
+    return get_kernel("Cumulative").refuse(args, CHIPS["ascend910a"])
 
 
 def test_what_is_refused() -> None:
@@ -78,7 +78,9 @@ def test_a_step_costs_an_instruction() -> None:
 
     def cycles(length: int, width: int) -> int:
         spec = OperandSpec((length, width), DType.FLOAT32)
-        return timed(chip, "Scan", KernelArgs("CumSum", (spec,), (spec,), (("axis", 0),)))[0].cycles
+        return timed(chip, "Cumulative", KernelArgs("CumSum", (spec,), (spec,), (("axis", 0),)))[
+            0
+        ].cycles
 
     short, long, wide = cycles(500, 512), cycles(1000, 512), cycles(500, 1024)
     assert 1.8 < long / short < 2.2 and wide < 1.3 * short

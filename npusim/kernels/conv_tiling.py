@@ -163,7 +163,7 @@ class ConvProblem:
         return blocks(rows * images) if self.packed else blocks(rows) * images
 
     def images(self, chip: ChipSpec, split: tuple[int, int, int], m0: int) -> list[int]:
-        """Images of a tile worth trying: one, and as many as `TALL` fractals hold, or half of it.
+        """Images of a tile worth trying: one, all of a share, else those of `TALL` fractals, half.
 
         Several only where a tile is all that a block has of an image, where images share their
         weights, and where L0C leaves through FIXP, which stores image by image.
@@ -172,7 +172,10 @@ class ConvProblem:
         if chip.core.fixp is None or m0 < rows or share == 1 or self.groups > 1:
             return [1]
         height = min(self.m, m0 * 16)
-        most = max((i for i in range(1, share + 1) if self.fractals(height, i) <= TALL), default=1)
+        counts = range(1, min(share, TALL * 16) + 1)
+        most = max((i for i in counts if self.fractals(height, i) <= TALL), default=1)
+        if most == share:
+            return [1, share]
         return sorted({1, max(1, most // 2), blocks(share, blocks(share, most)), most})
 
     def band(self, first: int, rows: int) -> tuple[int, int]:

@@ -175,7 +175,8 @@ def compile_options(
     level = LEVELS.index(args.opt_level)
     reuse = not args.disable_reuse_memory
     mixlist = read_mixlist(args.modify_mixlist) if args.modify_mixlist else None
-    options = CompileOptions(precision, level, disabled, reuse, mixlist, args.streams)
+    small = args.enable_small_channel
+    options = CompileOptions(precision, level, disabled, reuse, mixlist, args.streams, small)
     return options, notes
 
 
@@ -219,6 +220,10 @@ def add_compile_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--streams", type=positive, default=1, metavar="N",
         help="put parallel branches on up to N streams, where that pays (1)",
+    )  # fmt: skip
+    group.add_argument(
+        "--enable-small-channel", action="store_true",
+        help="images of at most 4 channels in blocks of 4, as ATC's --enable_small_channel=1",
     )  # fmt: skip
     group.add_argument(
         "--fusion-switch-file", type=Path, metavar="PATH", help="CANN's fusion_switch.cfg"

@@ -202,9 +202,7 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     spec = ep.make_spec(args)
     g = int(attrs["group"])
     c1 = blocks(c // g, c0_of(x.dtype, x.layout))
-    return ConvProblem(
-        n * g, c1, h, wd, co // g, ho * wo, window, x.dtype, spec, step, g, x.layout
-    )
+    return ConvProblem(n * g, c1, h, wd, co // g, ho * wo, window, x.dtype, spec, step, g, x.layout)
 
 
 def whole_groups(channels: int, filters: int, group: int, dtype: DType) -> bool:
@@ -343,7 +341,8 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
     mmads = m_tiles * n_tiles * steps
     cube = (
-        core.cube.blocks(mc, nc) * p.k1 * p.columns / core.cube.k[p.dtype.value] + mmads * core.cube.head
+        core.cube.blocks(mc, nc) * p.k1 * p.columns / core.cube.k[p.dtype.value]
+        + mmads * core.cube.head
     )
     fractal = p.fractal
     per_load3d = core.mte1.load3d_cycles * p.window.stride_w * max(1, fractal / 512)

@@ -224,6 +224,8 @@ class Load3d:
                 "pixels that the tile holds",
                 "load the rows that the window needs, or correct `top`",
             )
+        if self.dst.shape[3] != self.src.shape[3]:  # pixels that share 32 B blocks: the whole tile
+            return [*reads(self.src), *writes(self.dst)]
         box = tuple(slice(a, b) for a, b in zip(first, end, strict=True))
         return [*reads(self.src[box]), *writes(self.dst)]
 

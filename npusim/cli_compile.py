@@ -51,7 +51,8 @@ def compile_command(args: argparse.Namespace) -> int:
         ("chip", chip.name),
         ("options", f"{args.opt_level}, {options.precision}"
          + "".join(f", {name} off" for name in sorted(options.disabled))
-         + (f", up to {options.streams} streams" if options.streams > 1 else "")),
+         + (f", up to {options.streams} streams" if options.streams > 1 else "")
+         + (", small channels" if options.small_channel else "")),
         ("result", f"{len(exe.tasks)} tasks, {exe.memory.peak_bytes / 1e6:.1f} MB"),
         *(("note", text) for text in (*notes, *exe.notes)),
     ]  # fmt: skip

@@ -13,6 +13,8 @@ from npusim.frontends.recorded.devices import chip_of
 _COLUMNS = {"model", "device", "precision", "batch", "metric", "value"}
 _THROUGHPUT = "inference throughput"  #: samples/s
 _FP16 = "fp16"  #: ATC's default precision
+#: Published with an ATC command that has `--enable_small_channel=1`.
+_SMALL_CHANNEL = frozenset({"Resnet101_Pytorch_Infer", "Resnet18_for_PyTorch"})
 
 #: Published name → built-in model and its sizes, as the source states them for its input.
 _MODELS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
@@ -30,6 +32,7 @@ class RecordedModel:
         name: as published; chip: the shipped chip.
         model, sizes: the built-in model, and its options.
         samples_per_s: of one chip.
+        small_channel: whether ATC was asked for it (`--enable_small_channel=1`).
     """
 
     name: str
@@ -39,6 +42,7 @@ class RecordedModel:
     batch: int
     samples_per_s: float
     source: str
+    small_channel: bool = False
 
 
 def is_model_table(path: Path) -> bool:
@@ -97,4 +101,6 @@ def _figure(line: Line) -> RecordedModel | None:
             f"batch {line.text('batch')!r}, value {line.text('value')!r}",
             "a whole number of samples, and samples/s above 0",
         )
-    return RecordedModel(name, chip, model, sizes, int(batch), value, line.text("source"))
+    return RecordedModel(
+        name, chip, model, sizes, int(batch), value, line.text("source"), name in _SMALL_CHANNEL
+    )

@@ -14,7 +14,7 @@ from npusim.ops.registry import Work
 from npusim.program.executable import KernelCall, Task, TaskKind
 
 CUBE_KERNELS = (
-    "MatMul", "MatMulEpilogue", "Conv2D", "Conv2DEpilogue", "ConvConv",
+    "MatMul", "MatMulEpilogue", "Conv2D", "Conv2DEpilogue", "ConvConv", "ConvConvEpilogue",
     "FlashAttentionScore", "FlashAttentionScoreGrad",
 )  # fmt: skip
 

@@ -20,7 +20,7 @@ from npusim.program.kernel import (
 #: Operator → kernels, best first. Elementwise operators need no entry.
 CANDIDATES: dict[str, tuple[str, ...]] = {
     "Conv": ("Conv2D", "Conv2DEpilogue", "DepthwiseConv", "ConvVector"),
-    "ConvConv": ("ConvConv",),
+    "ConvConv": ("ConvConv", "ConvConvEpilogue"),
     "MatMul": ("MatMul", "MatMulEpilogue", "MatMulVector"),
     "MatMulV2": ("MatMul",),
     "Gemm": ("MatMul", "MatMulEpilogue", "MatMulVector"),

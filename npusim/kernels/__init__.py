@@ -20,6 +20,7 @@ MODULES = {
     "Conv2DBackpropInput": "conv_input_grad",
     "Conv2DEpilogue": "conv_epilogue",
     "ConvConv": "conv_depth",
+    "ConvConvEpilogue": "conv_depth_mix",
     "ConvVector": "conv_vector",
     "Cumulative": "cumulative",
     "DepthwiseConv": "depthwise",

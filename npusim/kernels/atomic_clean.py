@@ -46,6 +46,8 @@ class AtomicClean(TileKernel):
         """One: whole buffers a block."""
         room = int(chip.core.ub.size * UB_SHARE)
         buffer = min(BUFFER, room) // 256 * 256
+        if not buffer:
+            return
         total = args.operands[0].nbytes
         share = -(-total // (chip.vector_cores() * buffer)) * buffer
         yield {"buffer": buffer, "share": share, "blocks": -(-total // share)}

@@ -70,7 +70,8 @@ class BiasGrad(TileKernel):
             room -= 4 * (REPEAT + 6 * LANES)
             m = largest(rows, LANES, lambda n: n * LANES * (2 * size + 4) <= room)
             m = padded(-(-rows // -(-rows // m)), LANES)
-            yield {"m": m, "w": LANES, "blocks": -(-groups // mine)}
+            if m * LANES * (2 * size + 4) <= room:
+                yield {"m": m, "w": LANES, "blocks": -(-groups // mine)}
             return
         w = max(PAD, -(-columns // cores))
         w = min(columns, w if _ragged(args) else padded(w))

@@ -57,7 +57,8 @@ class FillBytes(TileKernel):
         """One: as large a tile as there is room for."""
         blocks = max(1, min(chip.vector_cores(), _size(args) // ALIGN))
         room = int(chip.core.ub.size * UB_SHARE) // 256 * 256
-        yield {"tile": min(room, -(-_size(args) // blocks)), "blocks": blocks}
+        if room:
+            yield {"tile": min(room, -(-_size(args) // blocks)), "blocks": blocks}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:

@@ -94,6 +94,8 @@ class FusedDbnDw(TileKernel):
         p = dw_problem(args)
         split = (blocks(p.batch, blocks(p.batch, chip.cores.count)), 1, 1, 1)
         longest = strip_rows(chip) // 16
+        if longest * 256 * PER_ELEMENT > chip.core.ub.size // 2:
+            return
         tiles = list(filter_tiles(p, chip, split, _room(chip), 2, longest, made=True))
         yield from [t for t in tiles if t["n0"] == p.k1] or tiles
 

@@ -78,7 +78,7 @@ class ConvConv(TileKernel):
     @staticmethod
     def body(k: Kernel, args: KernelArgs, tiling: Tiling, block: int) -> Iterator[Instr]:
         """See the module's text."""
-        return _Block(k, cd.pair_of(args), tiling, block).run()
+        return Block(k, cd.pair_of(args), tiling, block).run()
 
 
 class _Between(ep.CubeOutput):
@@ -114,8 +114,10 @@ class _Between(ep.CubeOutput):
         return self._k.fixpipe_l1(dst, src, biases, relu)
 
 
-class _Block:
+class Block:
     """The program of one block."""
+
+    output = ep.CubeOutput  #: how results of the second convolution leave L0C
 
     def __init__(self, k: Kernel, p: cd.Pair, t: Tiling, block: int) -> None:
         self.k, self.p, self.t, self.s = k, p, t, p.share(t, block)
@@ -136,7 +138,7 @@ class _Block:
         self.out1 = _Between(k, specs[0], view, (m0, p.mid), (0, one.co), t["first"])
         self.out1.to(self.between)
         view = ConvOutput(two.m, two.n1)
-        self.out2 = ep.CubeOutput(k, specs[1], view, (m0, n0), (0, two.co), t["second"])
+        self.out = self.output(k, specs[1], view, (m0, n0), (0, two.co), t["second"])
 
     def run(self) -> Iterator[Instr]:
         """All tiles; the first convolution is one ahead."""
@@ -145,7 +147,7 @@ class _Block:
         for lo in range(0, self.p.first.k1, size):
             yield from self._load_weights(self.w1, w[lo : lo + size])
         yield from self.out1.prepare()
-        yield from self.out2.prepare()
+        yield from self.out.prepare()
         w, size = self.k.input(3), self.t["n0"]
         for lo in range(0, self.p.second.n1, size):
             yield from self._load_weights(self.w2, w[:, lo : lo + size])
@@ -220,16 +222,16 @@ class _Block:
                 yield self.w2.deque()
             n_b = min(self.t["n0"], p.n1 - first)
             w = self.w2.slots[i].region((self.p.mid, n_b, 16, p.c0), p.dtype.np)
-            place = yield from self.out2.queue.alloc()
-            c = place.region((n_b, tile.m16 // 16, 16, 16), self.out2.sums)
+            place = yield from self.out.queue.alloc()
+            c = place.region((n_b, tile.m16 // 16, 16, 16), self.out.sums)
             for lo in range(0, self.p.mid, self.t["k2"]):
                 part = w[lo : lo + self.t["k2"]]
                 a = partial(self._between, tile, lo, part.shape[0])
                 yield from self._step("load2d", c, a, part, lo > 0)
             if first + n_b == p.n1:
                 yield self.between.free()
-            yield self.out2.queue.enque()
-            yield from self.out2.drain(first, n_b, p.co, tile)
+            yield self.out.queue.enque()
+            yield from self.out.drain(first, n_b, p.co, tile)
 
     def _between(self, tile: ep.TileSpan, lo: int, width: int, l0a: Alloc) -> Instr:
         """load2d: channel blocks from `lo` of a tile between."""

@@ -18,7 +18,7 @@ from npusim.program.effects import Window
 from npusim.program.kernel import KernelArgs, Tiling
 from npusim.program.region import GM, Region
 
-HOT = 0.02  #: weight of the time with all operands in L2: it parts tilings that HBM makes equal
+HOT = 0.04  #: weight of pipes and L2 beside what binds: it parts tilings that this makes equal
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
 def conv_estimate(p: ConvProblem, chip: ChipSpec, t: Tiling) -> float:
     """Cycles of a tiling: the largest block or the memory, plus what cannot overlap."""
     block, block_dim = block_cycles(p, chip, t), t["bb"] * t["bm"] * t["bn"]
-    hot = max(block.body, block_dim * block.moved / chip.l2_rate)
+    hot = block.body + block_dim * block.moved / chip.l2_rate
     total = max(block.body, hbm_cycles(p, chip, t)) + HOT * hot + block.exposed
     return by_rows(p, t, total + chip.cycles(chip.scheduler.per_block) * block_dim)
 

@@ -106,6 +106,8 @@ class Gated(TileKernel):
         else:
             per = _footprint(args, 1, 2 * _GRAIN) - _footprint(args, 1, _GRAIN)
             most = (room - _footprint(args, 1, _GRAIN)) // per * _GRAIN
+            if most < _GRAIN:
+                return
             pieces = -(-job.length // most)
             tile = {"m": 1, "w": padded(-(-job.length // pieces), _GRAIN)}
         total = prod(job.tiles(tile))

@@ -96,7 +96,9 @@ class InstanceNorm(TileKernel):
                 return
             pieces += 1
         piece = -(-row // pieces)
-        yield {"piece": min(row, -(-piece // 64) * 64 if pieces > 1 else piece)}
+        piece = min(row, -(-piece // 64) * 64 if pieces > 1 else piece)
+        if _footprint(args, piece) <= chip.core.ub.size:
+            yield {"piece": piece}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:

@@ -76,7 +76,9 @@ class LongRows(TileKernel):
             if w >= min(length, LEAST_PIECE):
                 yield {"w": w, "blocks": blocks, "kept": 1}
                 return
-        yield {"w": _piece(length, room, buffers), "blocks": blocks, "kept": 0}
+        w = _piece(length, room, buffers)
+        if w > 0:
+            yield {"w": w, "blocks": blocks, "kept": 0}
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:

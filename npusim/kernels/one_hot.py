@@ -73,7 +73,11 @@ class OneHot(TileKernel):
         """One: rows a tile, or parts of a long row."""
         rows, depth = _sizes(args)
         size = args.operands[-1].dtype.size
-        room = int(chip.core.ub.size * UB_SHARE) // ALIGN * ALIGN
+        # Beside the rows: the values, a position, what rounding to 32 B blocks takes.
+        half = chip.core.ub.size // 2 - 3 * ALIGN
+        room = min(int(chip.core.ub.size * UB_SHARE), half) // ALIGN * ALIGN
+        if room < ALIGN:
+            return
         blocks = min(rows, chip.vector_cores())
         part = min(depth, room // size)
         most = room // (part * size + args.operands[0].dtype.size)

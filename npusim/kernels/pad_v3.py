@@ -25,7 +25,7 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
-from npusim.kernels.lang import ALIGN, Kernel, Queue, TileKernel
+from npusim.kernels.lang import ALIGN, Kernel, Queue, TileKernel, fits
 from npusim.kernels.strided import bits_of
 from npusim.program import effects, isa
 from npusim.program.isa import Instr, Pipe
@@ -151,7 +151,9 @@ class PadV3(TileKernel):
         shape, size = _shape(args), args.operands[0].dtype.size
         rows = _rows_a_line(shape, size, chip)
         units = shape.rows // shape.m if rows else shape.rows
-        yield {"rows": rows, "blocks": max(1, min(chip.vector_cores(), units))}
+        tiling = {"rows": rows, "blocks": max(1, min(chip.vector_cores(), units))}
+        if fits(chip, args, lambda k: _Run(k, args, tiling)):
+            yield tiling
 
     @staticmethod
     def estimate(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> float:

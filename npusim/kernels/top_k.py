@@ -80,7 +80,7 @@ class TopKD(TileKernel):
         rows, columns = _extent(args)
         padded = _padded(columns)
         batch = (chip.core.ub.size - 96 - 4 * padded) // (padded * ROW_BYTES)
-        if batch:
+        if batch > 0:
             blocks = min(rows, chip.vector_cores())
             yield {"blocks": blocks, "batch": min(batch, -(-rows // blocks))}
 

@@ -41,12 +41,20 @@ def test_dense_equals_grouped(sizes: tuple[int, int, int]) -> None:
 def test_groups_fill_blocks(sizes: tuple[int, int, int], groups: int, chip: str) -> None:
     """Each that is left is a convolution of its own on the cube, with its own piece of the bias."""
     graph = _grouped(*sizes)
-    result = passed(expand_grouped_conv, graph)
+    result = passed(expand_grouped_conv, graph, "ascend910b2")
     assert result.nodes[0].attrs["group"] == groups
     same_values(graph, result)
     for tile in (False, True):
         exe = check_run(graph, chip, "fp16", tile_level=tile)
     assert [t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call] == ["Conv2D"]
+
+
+def test_groups_off_the_cube_are_dense() -> None:
+    """fp32 on the 910A: the vector unit's kernel takes no groups."""
+    graph = _grouped(32, 64, 2)
+    assert passed(expand_grouped_conv, graph).nodes[0].attrs["group"] == 1
+    exe = check_run(graph, "ascend910a", "fp32")
+    assert "ConvVector" in [t.call.kernel for t in exe.tasks if t.call]
 
 
 def test_groups_of_blocks_need_no_constant_weights() -> None:
@@ -63,6 +71,35 @@ def test_depthwise_stays() -> None:
     assert passed(expand_grouped_conv, graph).nodes == graph.nodes
     exe = check_run(graph)
     assert "DepthwiseConv" in [t.call.kernel for t in exe.tasks if t.call]
+
+
+@pytest.mark.parametrize(("chip", "precision"), [("ascend910a", "fp16"), ("ascend910b2", "fp16"),
+                                                 ("ascend910b2", "fp32")])  # fmt: skip
+def test_depthwise_goes_where_it_is_faster(chip: str, precision: str) -> None:
+    """The cube takes blocks of 16 channels, each with a diagonal a tap, where that is faster."""
+
+    def depthwise(channels: int, side: int, taps: int) -> Graph:
+        def write(g: GraphBuilder) -> str:
+            x, w = (
+                g.input("x", (2, channels, side, side)),
+                g.weight("w", (channels, 1, taps, taps), 0.3),
+            )
+            return g.node("Conv", "y", x, w, group=channels, pads=[taps // 2] * 4)
+
+        return graph_of(write)
+
+    run = []
+    for graph in (depthwise(96, 40, 3), depthwise(20, 8, 3)):  # 20 channels: no whole blocks
+        for tile in (False, True):
+            exe = check_run(graph, chip, precision, tile_level=tile)
+        run.append(next(t.call.kernel for t in exe.tasks if t.op_type == "Conv" and t.call))
+    assert run == ["Conv2D", "DepthwiseConv"]
+
+
+def test_depthwise_of_fp32_stays_where_the_cube_has_none() -> None:
+    graph = _grouped(32, 32, 32)
+    kernels = [t.call.kernel for t in check_run(graph, "ascend910a", "fp32").tasks if t.call]
+    assert "DepthwiseConv" in kernels
 
 
 def test_weights_that_are_inputs_stay() -> None:

@@ -53,7 +53,7 @@ def test_bad_numbers_are_errors(tmp_path: Path, old: str, new: str) -> None:
 
 def test_the_shipped_figures() -> None:
     found, left_out = read_models(data_dir("configs/validation"))
-    assert len(found) == 9 and not left_out
+    assert len(found) == 17 and not left_out
     assert all(f.source for f in found)
     by_option = {f.model: f.small_channel for f in found}
     assert by_option["resnet18"] and not by_option["bert-large"]

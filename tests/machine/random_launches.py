@@ -250,6 +250,12 @@ def _conv_conv(rng: Random, size: int) -> KernelArgs:
     return launch("ConvConv", inputs, out, epilogue=steps, relu=rng.random() < 0.5, **window)
 
 
+@_maker("ConvConvEpilogue")
+def _conv_conv_epilogue(rng: Random, size: int) -> KernelArgs:
+    args = _conv_conv(rng, size)
+    return replace(args, epilogue=(*args.epilogue, EpilogueStep("Tanh")))
+
+
 @_maker("Conv2DBNTrainingReduce")
 def _conv_bn(rng: Random, size: int) -> KernelArgs:
     x, w, y, window = _layer(rng, size)

@@ -25,11 +25,11 @@ from npusim.program.kernel import KernelArgs, OperandSpec, Plan, choose_plan, ge
 
 NAMES = ("toy", "ascend910a", "ascend910b2", "ascend910b4", "ascend310p3")
 SIZES = {
-    "ub": (16, 32, 64, 128),
-    "l1": (32, 64, 128, 256),
-    "l0c": (8, 32, 64),
-    "l0a": (4, 16, 32),
-    "l0b": (4, 16, 32),
+    "ub": (1, 4, 16, 32, 64, 128),
+    "l1": (4, 32, 64, 128, 256),
+    "l0c": (1, 8, 32, 64),
+    "l0a": (1, 4, 16, 32),
+    "l0b": (1, 4, 16, 32),
 }  #: KiB
 LONG = 400  #: instructions of a program that are looked at: all that it allocates comes before
 

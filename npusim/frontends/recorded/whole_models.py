@@ -20,7 +20,12 @@ _SMALL_CHANNEL = frozenset({"Resnet101_Pytorch_Infer", "Resnet18_for_PyTorch"})
 _MODELS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "Bert_Base_Uncased_for_Pytorch": ("bert-base", (("seq", 512),)),
     "bert_large_NER": ("bert-large", (("seq", 512),)),
+    "GPT2_for_Pytorch": ("gpt2-small", (("seq", 512),)),
+    "InceptionV3_for_Pytorch": ("inceptionv3", ()),
+    "MobileNetV2_for_Pytorch": ("mobilenetv2", ()),
+    "Resnet101_Pytorch_Infer": ("resnet101", (("height", 256), ("width", 256))),
     "Resnet18_for_PyTorch": ("resnet18", (("height", 256), ("width", 256))),
+    "VGG16": ("vgg16", ()),
 }
 
 

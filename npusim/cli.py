@@ -186,6 +186,8 @@ def _options(args: argparse.Namespace) -> dict[str, object]:
         options["opt level"] = args.opt_level
     if args.streams != 1:
         options["streams"] = args.streams
+    if args.enable_small_channel:
+        options["small channel"] = True
     if args.disable_pass:
         options["disabled passes"] = list(args.disable_pass)
     if args.modify_mixlist:

@@ -51,7 +51,8 @@ def compile_command(args: argparse.Namespace) -> int:
         ("chip", chip.name),
         ("options", f"{args.opt_level}, {options.precision}"
          + "".join(f", {name} off" for name in sorted(options.disabled))
-         + (f", up to {options.streams} streams" if options.streams > 1 else "")),
+         + (f", up to {options.streams} streams" if options.streams > 1 else "")
+         + (", small channels" if options.small_channel else "")),
         ("result", f"{len(exe.tasks)} tasks, {exe.memory.peak_bytes / 1e6:.1f} MB"),
         *(("note", text) for text in (*notes, *exe.notes)),
     ]  # fmt: skip
@@ -175,7 +176,8 @@ def compile_options(
     level = LEVELS.index(args.opt_level)
     reuse = not args.disable_reuse_memory
     mixlist = read_mixlist(args.modify_mixlist) if args.modify_mixlist else None
-    options = CompileOptions(precision, level, disabled, reuse, mixlist, args.streams)
+    small = args.enable_small_channel
+    options = CompileOptions(precision, level, disabled, reuse, mixlist, args.streams, small)
     return options, notes
 
 
@@ -219,6 +221,10 @@ def add_compile_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--streams", type=positive, default=1, metavar="N",
         help="put parallel branches on up to N streams, where that pays (1)",
+    )  # fmt: skip
+    group.add_argument(
+        "--enable-small-channel", action="store_true",
+        help="images of at most 4 channels in blocks of 4, as ATC's --enable_small_channel=1",
     )  # fmt: skip
     group.add_argument(
         "--fusion-switch-file", type=Path, metavar="PATH", help="CANN's fusion_switch.cfg"

@@ -47,6 +47,22 @@ def test_run_takes_the_same_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert "compiler pass 'Nothing'" in capsys.readouterr().err
 
 
+def test_small_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "c.json"
+    stem = ["resnet18", "--enable-small-channel", "--shape", "height=64", "--shape", "width=64"]
+    assert main(["compile", *stem, "--explain-fusion", "--json", str(data)]) == 0
+    assert "SmallChannel" in capsys.readouterr().out
+    (found,) = (
+        d for d in json.loads(data.read_text())["fusions"] if d["rewrite"] == "SmallChannel"
+    )
+    assert found["taken"] and "NC1HWC0" in found["reason"]
+    assert main(["run", *stem, "--timing-only"]) == 0
+    text = capsys.readouterr().out
+    assert "small channel on" in " ".join(text.split())
+    assert main(["run", *stem, "--timing-only", "--chip", "ascend910b2"]) == 0
+    assert "no kernel for them on ascend910b2" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("kind", ["png", "html"])
 def test_memory(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / f"memory.{kind}"

@@ -19,7 +19,8 @@ BLOCKED = (
     *("Concat", "Split", "Resize"),
 )
 FRACTALS = {
-    **dict.fromkeys(("Conv", "ConvConv"), (Layout.NC1HWC0, Layout.FRACTAL_Z)),
+    "Conv": (Layout.NC1HWC0, Layout.FRACTAL_Z, Layout.NC1HWC0_C04, Layout.FRACTAL_Z_C04),
+    "ConvConv": (Layout.NC1HWC0, Layout.FRACTAL_Z),
     "MatMul": (Layout.FRACTAL_NZ,),
     "Gemm": (Layout.FRACTAL_NZ,),
 }

@@ -31,6 +31,8 @@ class CompileOptions:
         streams: how many streams parallel branches may use, where that pays. One by default: so
             were the times measured that the machine is fitted to, and what more streams save
             hangs on `scheduler.event`, which is not published.
+        small_channel: images of at most 4 channels may go into their convolutions in blocks of 4
+            (NC1HWC0_C04), as ATC's `--enable_small_channel=1` has it.
     """
 
     precision: str = "fp16"
@@ -39,6 +41,7 @@ class CompileOptions:
     reuse_memory: bool = True
     mixlist: MixList | None = None
     streams: int = 1
+    small_channel: bool = False
 
     @property
     def mode(self) -> PrecisionMode:

@@ -29,7 +29,7 @@ CANDIDATES: dict[str, tuple[str, ...]] = {
     "AveragePool": ("Pool",),
     "GlobalAveragePool": ("Pool", "Reduce"),
     "GlobalMaxPool": ("Pool",),
-    "TransData": ("TransData",),
+    "TransData": ("TransData", "TransDataC04"),
     "Transpose": ("Transpose",),
     "DepthToSpace": ("Transpose",),
     "SpaceToDepth": ("Transpose",),

@@ -18,7 +18,8 @@ def time_models(
 ) -> list[TimedModel]:
     """Each figure's model on its chip, in fp16, by npusim's own compiler and kernels.
 
-    The simulated time is the device's alone: from the first task's launch to the last one's end.
+    Small channels are on where the published ATC command has them on. The simulated time is the
+    device's alone: from the first task's launch to the last one's end.
     """
     with workers(jobs, progress) as each:
         seconds = each("models", partial(_seconds), figures)
@@ -26,7 +27,7 @@ def time_models(
         TimedModel(
             name=f.name,
             chip=f.chip,
-            model=" ".join([f.model, *(f"{k}={v}" for k, v in f.sizes)]),
+            model=_label(f),
             batch=f.batch,
             measured_per_s=f.samples_per_s,
             simulated_per_s=f.batch / s,
@@ -36,9 +37,15 @@ def time_models(
     ]
 
 
+def _label(figure: RecordedModel) -> str:
+    options = ["small_channel"] if figure.small_channel else []
+    return " ".join([figure.model, *(f"{k}={v}" for k, v in figure.sizes), *options])
+
+
 def _seconds(figure: RecordedModel) -> float:
     chip = load_chip(figure.chip)
     shapes = {name: (size,) for name, size in figure.sizes}
     graph = build_model(figure.model, batch=figure.batch, shapes=shapes)
-    exe = compile_graph(graph, chip, CompileOptions(precision="fp16"))
+    options = CompileOptions(precision="fp16", small_channel=figure.small_channel)
+    exe = compile_graph(graph, chip, options)
     return run_executable(exe, chip).timeline.total_us / 1e6

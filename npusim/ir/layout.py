@@ -10,8 +10,12 @@
 C0 = N0 = 16 for every type wider than one byte (the chips use 16 for fp16 and fp32), 32 for int8.
 * ``NC1HWC0_8``, ``FRACTAL_Z_8``: the same with C0 = 8, 32 B of fp32, which convolutions in fp32 use
   on chips whose cube takes it.
+* ``NC1HWC0_C04``: an image of at most 4 channels as (N, 1, H, W, 4).
+* ``FRACTAL_Z_C04``: the weights of its convolution (Co, Ci ≤ 4, Kh, Kw) as (K1, Co1, 16, C0): a row
+  of K is 4 channels of a tap after the other, Kh·Kw·4 of them, padded to whole fractals.
 
-Source: CANN's data format guide (NC1HWC0, NDC1HWC0, FRACTAL_Z, FRACTAL_NZ).
+Source: CANN's data format guide (NC1HWC0, NDC1HWC0, FRACTAL_Z, FRACTAL_NZ); the C04 shapes as
+MindSpore (Nc1hwc04DeviceShape, FracZc04DeviceShape) and GE (GetFzC04ShapeByAxisValue) have them.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from npusim.errors import GraphError
 from npusim.ir.dtype import DType
 
 BLOCK = 16  #: rows of a fractal, and columns for types wider than one byte
+C04 = 4  #: channels in the C04 layouts
 
 
 class Layout(StrEnum):
@@ -37,16 +42,22 @@ class Layout(StrEnum):
     FRACTAL_NZ = "FRACTAL_NZ"
     NC1HWC0_8 = "NC1HWC0_8"
     FRACTAL_Z_8 = "FRACTAL_Z_8"
+    NC1HWC0_C04 = "NC1HWC0_C04"
+    FRACTAL_Z_C04 = "FRACTAL_Z_C04"
 
 
-#: Layouts with C0 = 8, and what they are otherwise.
-_NARROW = {Layout.NC1HWC0_8: Layout.NC1HWC0, Layout.FRACTAL_Z_8: Layout.FRACTAL_Z}
+#: Layouts with a smaller C0, and what they are otherwise.
+_NARROW = {
+    Layout.NC1HWC0_8: Layout.NC1HWC0,
+    Layout.FRACTAL_Z_8: Layout.FRACTAL_Z,
+    Layout.NC1HWC0_C04: Layout.NC1HWC0,
+}
 
 
 def c0_of(dtype: DType, layout: Layout = Layout.NC1HWC0) -> int:
-    """Channels in the innermost block: 32 of one byte, 8 where the layout says so, else 16."""
+    """Elements of the innermost block: 32 of one byte, 8 or 4 where the layout says so, else 16."""
     if layout in _NARROW:
-        return 8
+        return C04 if layout is Layout.NC1HWC0_C04 else 8
     return 32 if dtype.size == 1 else BLOCK
 
 
@@ -62,7 +73,12 @@ def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple
         GraphError: the rank does not fit the layout.
     """
     c0, name = c0_of(dtype, layout), layout.value
-    layout = _NARROW.get(layout, layout)
+    few = len(shape) == 4 and shape[1] <= C04
+    if layout is Layout.FRACTAL_Z_C04 and few:
+        co, _, kh, kw = shape
+        return (blocks(kh * kw * C04, c0), blocks(co), BLOCK, c0)
+    if layout is not Layout.NC1HWC0_C04 or few:
+        layout = _NARROW.get(layout, layout)
     if layout is Layout.ND:
         return shape
     if layout is Layout.NC1HWC0 and len(shape) == 4:
@@ -79,7 +95,8 @@ def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple
         return (*batch, blocks(n, c0), blocks(m), BLOCK, c0)
     raise GraphError(
         f"layout {name} for a tensor of shape {shape}",
-        "NC1HWC0 and FRACTAL_Z take rank 4, NDC1HWC0 rank 5, FRACTAL_NZ rank 2 and more",
+        "NC1HWC0 and FRACTAL_Z take rank 4 (C04: and at most 4 channels), NDC1HWC0 rank 5, "
+        "FRACTAL_NZ rank 2 and more",
         "keep the tensor in ND",
     )
 
@@ -143,6 +160,12 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
         ci1, co1 = blocks(ci, c0), target[1]
         p = _padded(x, (co1 * BLOCK, ci1 * c0, kh, kw)).reshape(co1, BLOCK, ci1, c0, kh, kw)
         return np.ascontiguousarray(p.transpose(2, 4, 5, 0, 1, 3)).reshape(target)
+    if layout is Layout.FRACTAL_Z_C04:
+        co, _, kh, kw = x.shape
+        k1, co1, _, _ = target
+        rows = _padded(x, (co, C04, kh, kw)).transpose(0, 2, 3, 1).reshape(co, kh * kw * C04)
+        p = _padded(rows, (co1 * BLOCK, k1 * c0)).reshape(co1, BLOCK, k1, c0)
+        return np.ascontiguousarray(p.transpose(2, 0, 1, 3))
     *batch, n1, m1, m0, n0 = target
     p = _padded(x, (*batch, m1 * m0, n1 * n0)).reshape(*batch, m1, m0, n1, n0)
     b = tuple(range(len(batch)))
@@ -171,6 +194,10 @@ def unpack(x: np.ndarray, shape: tuple[int, ...], layout: Layout) -> np.ndarray:
             blocks(co) * BLOCK, blocks(ci, c0) * c0, kh, kw
         )
         return full[:co, :ci]
+    if layout is Layout.FRACTAL_Z_C04:
+        co, ci, kh, kw = shape
+        rows = x.transpose(1, 2, 0, 3).reshape(blocks(co) * BLOCK, -1)[:co, : kh * kw * C04]
+        return rows.reshape(co, kh, kw, C04).transpose(0, 3, 1, 2)[:, :ci]
     *batch, m, n = shape
     k = len(batch)
     full = x.transpose(*range(k), k + 1, k + 2, k, k + 3)

@@ -74,6 +74,7 @@ MODULES = {
     "SumAll": "sum_all",
     "TopKD": "top_k",
     "TransData": "transdata",
+    "TransDataC04": "transdata_c04",
     "Transpose": "transpose",
 }
 

@@ -9,6 +9,10 @@ int8 and uint8 are summed in int32, in blocks of 32 channels; `offset_x` is what
 
 Groups of whole blocks of channels are convolutions of their own, and count as images.
 
+An image of at most 4 channels may come as NC1HWC0_C04 with weights in FRACTAL_Z_C04 (fp16, cores
+that are whole): load3d then puts the 4 channels of four taps into a fractal (LoadData3DParamsV1's
+cSize), at its usual cycles per fractal (assumed: the documents name no rate of its own).
+
 Small images may share a tile, and so the weights: each has fractals of its own, or, packed, the
 next begins where the last ends (see `ConvProblem.packed`).
 
@@ -102,7 +106,12 @@ class Conv2D(TileKernel):
             return "int32 sums leave as they are"
         if not whole_groups(x.shape[1], w.shape[0], args.get("group", 1), x.dtype):
             return "groups that are no whole blocks of channels: expand the weights first"
-        if x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
+        if x.layout is Layout.NC1HWC0_C04:
+            if w.layout is not Layout.FRACTAL_Z_C04 or x.dtype is not DType.FLOAT16:
+                return "few channels come in float16, with weights in FRACTAL_Z_C04"
+            if chip.core.fixp is not None:
+                return "few channels in blocks of 4: only on cores without FIXP"
+        elif x.layout is not Layout.NC1HWC0 or w.layout is not Layout.FRACTAL_Z:
             return "needs NC1HWC0 input and FRACTAL_Z weights"
         group = args.get("group", 1)
         if ends and group > 1 and w.shape[0] // group % c0_of(args.outputs[0].dtype):
@@ -380,10 +389,10 @@ class ConvBody:
         l0b = self.l0.back_partner
 
         def l0a_tile() -> Region:
-            return l0a.region((m_b, width, 16, p.c0), dtype)
+            return l0a.region((m_b, width, 16, p.columns), dtype)
 
         def l0b_tile() -> Region:
-            return l0b.region((width, n_b, 16, p.c0), dtype)
+            return l0b.region((width, n_b, 16, p.columns), dtype)
 
         def load_w() -> Instr:
             return self._load_l0b(l0b_tile(), w_src, w_c1, w_lo)
@@ -431,5 +440,5 @@ class ConvBody:
     def _load_l0b(self, dst: Region, src: Alloc, c1: int, lo: int) -> Instr:
         """K blocks from `lo` of the weights of c1 channel blocks in L1 → L0B."""
         width, n_b = dst.shape[:2]
-        w = src.region((c1 * self.p.taps, n_b, 16, self.p.c0), dst.dtype)
+        w = src.region((c1 * self.p.taps, n_b, 16, self.p.columns), dst.dtype)
         return self.k.load_l0(dst, w[lo : lo + width])

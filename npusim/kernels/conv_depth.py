@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from npusim.chip.spec import ChipSpec
+from npusim.ir import Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import conv_depth_tiling as cd
 from npusim.kernels import epilogue as ep
@@ -47,6 +48,8 @@ class ConvConv(TileKernel):
         assert x is not None
         if x.dtype.size != 2:
             return f"{x.dtype.value} between the convolutions: 16 bits only"
+        if x.layout is not Layout.NC1HWC0:
+            return f"an image in {x.layout.value}"
         for which, launch in (("first", cd.first_of(args)), ("second", cd.second_of(args))):
             if reason := Conv2D.refuse(launch, chip):
                 return f"the {which}: {reason}"

@@ -9,7 +9,7 @@ from itertools import product
 from math import lcm
 
 from npusim.chip.spec import ChipSpec
-from npusim.ir import DType
+from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks, c0_of
 from npusim.kernels import epilogue as ep
 from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
@@ -30,6 +30,8 @@ class ConvProblem:
     `row_step`: only every so many rows of the image are read: `height` and the window count those.
     `groups`: of channels, each a convolution of its own: they count as images (in `batch`), and
     `c1` and `co` are those of one.
+    `layout`: of the image. In NC1HWC0_C04 a block is 4 channels, and a fractal's columns are those
+    of four taps.
     """
 
     batch: int
@@ -43,16 +45,22 @@ class ConvProblem:
     spec: ep.EpilogueSpec
     row_step: int = 1
     groups: int = 1
+    layout: Layout = Layout.NC1HWC0
 
     @cached_property
     def c0(self) -> int:
-        """Channels of a block: 32 in int8."""
+        """Channels of a block of the image: 32 in int8, 4 where there are few."""
+        return c0_of(self.dtype, self.layout)
+
+    @cached_property
+    def columns(self) -> int:
+        """Columns of a fractal: a block of channels, or the blocks of several taps."""
         return c0_of(self.dtype)
 
     @cached_property
     def fractal(self) -> int:
-        """Bytes of 16 × C0 operands."""
-        return 16 * self.c0 * self.dtype.size
+        """Bytes of a fractal of operands."""
+        return 16 * self.columns * self.dtype.size
 
     def image(self, operand: int, shape: tuple[int, ...]) -> Region:
         """The rows that are read of an image (N, C, H, W) in GM, as (N, C1, height, W, C0), where
@@ -89,8 +97,8 @@ class ConvProblem:
 
     @cached_property
     def taps(self) -> int:
-        """kh·kw."""
-        return self.window.kh * self.window.kw
+        """K blocks of a block of channels: kh·kw, fewer where a fractal holds several taps."""
+        return blocks(self.window.kh * self.window.kw, self.columns // self.c0)
 
     @cached_property
     def k1(self) -> int:
@@ -239,8 +247,8 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     window = Window(kh, kw, sh, sw, dh, dw, top, left, h, wd, wo, *(attrs["spread"] or (1, 1)))
     spec = ep.make_spec(args)
     g = int(attrs["group"])
-    c1 = blocks(c // g, c0_of(x.dtype))
-    return ConvProblem(n * g, c1, h, wd, co // g, ho * wo, window, x.dtype, spec, step, g)
+    c1 = blocks(c // g, c0_of(x.dtype, x.layout))
+    return ConvProblem(n * g, c1, h, wd, co // g, ho * wo, window, x.dtype, spec, step, g, x.layout)
 
 
 def whole_groups(channels: int, filters: int, group: int, dtype: DType) -> bool:
@@ -395,7 +403,7 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     steps = chunks * blocks(t["c1"] * p.taps, t["k0"])
     mmads = m_tiles * n_tiles * steps
     cube = (
-        core.cube.blocks(mc, nc) * full * p.k1 * p.c0 / core.cube.k[p.dtype.value]
+        core.cube.blocks(mc, nc) * full * p.k1 * p.columns / core.cube.k[p.dtype.value]
         + mmads * core.cube.head
     )
     fractal = p.fractal

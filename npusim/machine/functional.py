@@ -15,7 +15,7 @@ from npusim.machine.arena import Arena
 from npusim.machine.launch import run_tile_level
 from npusim.machine.workers import Workers
 from npusim.ops import attributes, compute_node, get_operator
-from npusim.ops.blocked import Steps, conv_blocked, gemm_weights
+from npusim.ops.blocked import Steps, conv_blocked, gemm_weights, gemm_weights_few
 from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_taps
 from npusim.ops.conv import BYTES, conv_window, spread_image
 from npusim.ops.conv_depth import POINTWISE
@@ -26,6 +26,11 @@ Observer = Callable[[Task, Arena], None]
 Seen = dict[str, np.ndarray]  #: operand → its bytes at some time
 #: Operators that run on the device layouts themselves, and which of their inputs are weights.
 CONVOLUTIONS = {"Conv": (1,), "ConvConv": (1, 3)}
+#: Layouts of image and weights of a convolution that is a matrix product.
+DENSE = {
+    (Layout.NC1HWC0, Layout.FRACTAL_Z),
+    (Layout.NC1HWC0_C04, Layout.FRACTAL_Z_C04),
+}
 
 
 class FunctionalExecutor:
@@ -143,7 +148,8 @@ class FunctionalExecutor:
         stored = self._arena.storage(w.name)
         if depthwise:
             return depthwise_taps(stored, c0_of(w.dtype))
-        return gemm_weights(stored, prod(w.shape[2:]), w.shape[1])
+        arranged = gemm_weights_few if w.layout is Layout.FRACTAL_Z_C04 else gemm_weights
+        return arranged(stored, prod(w.shape[2:]), w.shape[1])
 
     def _conv(self, task: Task, ins: list[Buffer | None], depthwise: bool) -> None:
         """A convolution; or two, and what is between them is rounded to the type of the result."""
@@ -204,9 +210,9 @@ class FunctionalExecutor:
 def _blocked(ins: list[Buffer | None]) -> str:
     """Which convolution on the device layouts has these operands: "dense", "depthwise" or ""."""
     x, w = ins[0], ins[1]
-    if x is None or w is None or x.layout is not Layout.NC1HWC0:
+    if x is None or w is None:
         return ""
-    if w.layout is Layout.FRACTAL_Z:
+    if (x.layout, w.layout) in DENSE:
         return "dense"
     one_each = w.layout is Layout.ND and (w.shape[0], w.shape[1]) == (x.shape[1], 1)
-    return "depthwise" if one_each else ""
+    return "depthwise" if one_each and x.layout is Layout.NC1HWC0 else ""

@@ -1,4 +1,4 @@
-"""Convolution on the device layouts themselves: NC1HWC0 activations, FRACTAL_Z weights.
+"""Convolution on the device layouts themselves: NC1HWC0 activations, FRACTAL_Z weights; or C04.
 
 The same arithmetic as `conv.Conv`, without turning tensors into NCHW and back; channel blocks of
 16 move as whole 64-byte (fp32) pieces. A convolution comes as a list of pieces that depend on
@@ -17,6 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from npusim.ir import DType, EpilogueStep, TensorType
+from npusim.ir.layout import C04
 from npusim.ops.registry import get_operator, round_to, widen
 from npusim.ops.window import Window
 
@@ -66,6 +67,15 @@ def gemm_weights(fractal_z: np.ndarray, taps: int, channels: int) -> np.ndarray:
     assert wide is not None
     by_tap = wide.reshape(k1 // taps, taps, co1 * co0, c0).transpose(1, 0, 3, 2)
     return np.ascontiguousarray(by_tap[:, :, :channels]).reshape(-1, co1 * co0)
+
+
+def gemm_weights_few(fractal_z: np.ndarray, taps: int, channels: int) -> np.ndarray:
+    """The same of FRACTAL_Z_C04 (K1, Co1, 16 co, C0): (taps·channels, Co1·16), fp32."""
+    _, co1, co0, _ = fractal_z.shape
+    wide = widen(fractal_z)
+    assert wide is not None
+    rows = wide.transpose(0, 3, 1, 2).reshape(-1, co1 * co0)[: taps * C04]
+    return np.ascontiguousarray(rows.reshape(taps, C04, -1)[:, :channels]).reshape(-1, co1 * co0)
 
 
 def conv_blocked(

@@ -99,7 +99,8 @@ def print_validation(
 #: Why a whole-model figure is not held against npusim.
 _NO_ANCHOR = "other models or precisions, training, or no shipped chip exactly"
 _HOST_NOTE = (
-    "measured throughput includes the host and another compiler; simulated is the device alone"
+    "measured throughput includes the host and another compiler; simulated is the device alone; "
+    "small_channel: on, as in the published ATC command (--enable_small_channel=1)"
 )
 _MODEL_COLUMNS = ("model", "chip", "batch", "measured /s", "npusim /s", "ratio")
 

@@ -196,6 +196,9 @@ class Load3d:
     dst K blocks are `k_first` … in (C1, kh, kw) order. Row 0 of src is input row `top` (may be
     negative in the image's coordinates: padding). Positions outside the image read as
     `padding`.
+
+    Where a block of src has fewer channels than dst has columns, a K block is the blocks of several
+    taps, and what is left of the last one is padding too.
     """
 
     dst: Region
@@ -221,15 +224,18 @@ class Load3d:
                 "pixels that the tile holds",
                 "load the rows that the window needs, or correct `top`",
             )
+        if self.dst.shape[3] != self.src.shape[3]:  # pixels that share 32 B blocks: the whole tile
+            return [*reads(self.src), *writes(self.dst)]
         box = tuple(slice(a, b) for a, b in zip(first, end, strict=True))
         return [*reads(self.src[box]), *writes(self.dst)]
 
     def _pixels(self) -> tuple[tuple[Array, Array, Array], Array]:
         """Index (c1, row, column) of every position and K block in src, and where it is valid."""
         w = self.window
-        m1, k1, m0, _ = self.dst.shape
+        m1, k1, m0, columns = self.dst.shape
+        many = columns // self.src.shape[3]
         pos = self.first + np.arange(m1 * m0)
-        k = self.k_first + np.arange(k1)
+        k = self.k_first * many + np.arange(k1 * many)
         c1, ki = k // (w.kh * w.kw), k % (w.kh * w.kw)
         ih = pos[:, None] // w.out_width * w.stride_h - w.pad_top
         ih = ih + (ki // w.kw * w.dilation_h)[None, :]
@@ -239,6 +245,9 @@ class Load3d:
         ih, iw = ih // w.spread_h, iw // w.spread_w
         ok &= (ih >= 0) & (ih < w.height) & (iw >= 0) & (iw < w.width)
         ok &= (np.arange(m1 * m0) < self.rows)[:, None]
+        if many > 1:
+            ok &= (c1 < self.src.shape[0])[None, :]
+            c1 = np.minimum(c1, self.src.shape[0] - 1)
         row = ih - self.top
         return (c1[None, :], np.where(ok, row, 0), np.where(ok, iw, 0)), ok
 

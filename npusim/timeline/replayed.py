@@ -58,7 +58,7 @@ class TimedModel:
     """A whole model's published throughput beside the simulated one, samples/s.
 
     Attributes:
-        name: as published; model: the built-in model with its sizes.
+        name: as published; model: the built-in model with its sizes and options.
         measured_per_s: includes the host; simulated_per_s: the device alone.
     """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from npusim import api
 from npusim.chip import load_chip
+from npusim.compiler import CompileOptions
 from npusim.explore.validation import shipped_figures, validate
 from npusim.frontends.recorded import chip_of
 from npusim.models import build_model
@@ -68,11 +69,11 @@ def test_whole_models_stand_beside_their_figures(tmp_path: Path) -> None:
     (model,) = found.models
     assert model.measured_per_s == 4000
     chip = load_chip("ascend310p3")
-    graph = build_model("resnet18", batch=2, height=256, width=256)
-    exe = api.compile_graph(graph, chip)
+    graph = build_model("resnet18", batch=2)
+    exe = api.compile_graph(graph, chip, options=CompileOptions("fp16", small_channel=True))
     seconds = api.run(exe, chip, timing_only=True).timeline.total_us / 1e6
     assert model.simulated_per_s == 2 / seconds
-    assert "| resnet18 height=256 width=256 | ascend310p3 | 2 | 4000 |" in accuracy_page(
+    assert "| resnet18 small_channel | ascend310p3 | 2 | 4000 |" in accuracy_page(
         found.chips, found.models
     )
     data = validation_json(found.chips, found.models, models_left_out=1)

@@ -28,6 +28,7 @@ def test_a_figure(tmp_path: Path) -> None:
     assert (figure.model, figure.sizes) == ("bert-large", (("seq", 512),))
     assert (figure.chip, figure.batch) == ("ascend310p3", 4)
     assert figure.samples_per_s == 70.7 and figure.source == "x"
+    assert not figure.small_channel
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,5 @@ def test_the_shipped_figures() -> None:
     found, left_out = read_models(data_dir("configs/validation"))
     assert len(found) == 17 and not left_out
     assert all(f.source for f in found)
+    by_option = {f.model: f.small_channel for f in found}
+    assert by_option["resnet18"] and not by_option["bert-large"]

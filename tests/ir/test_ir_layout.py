@@ -16,12 +16,14 @@ from npusim.ir.layout import lies_as_nd
 
 DTYPES = [np.float16, np.float32, np.int8, np.int32, ml_dtypes.bfloat16]
 IMAGES = st.tuples(*(st.integers(1, n) for n in (3, 40, 7, 7)))
+FEW = st.tuples(*(st.integers(1, n) for n in (40, 4, 7, 7)))
 MATRICES = st.lists(st.integers(1, 40), min_size=2, max_size=4).map(tuple)
 ANY = st.one_of(
     st.tuples(
         st.sampled_from([Layout.NC1HWC0, Layout.FRACTAL_Z, Layout.NC1HWC0_8, Layout.FRACTAL_Z_8]),
         IMAGES,
     ),
+    st.tuples(st.sampled_from([Layout.NC1HWC0_C04, Layout.FRACTAL_Z_C04]), FEW),
     st.tuples(st.just(Layout.FRACTAL_NZ), MATRICES),
     st.tuples(st.just(Layout.ND), MATRICES),
 )
@@ -64,6 +66,9 @@ def test_what_lies_as_in_nd(case: tuple[Layout, tuple[int, ...]], dtype: object)
         ((3, 32, 1, 1), Layout.NC1HWC0, DType.INT8, True),
         ((3, 16, 1, 1), Layout.NC1HWC0, DType.INT8, False),
         ((3, 8, 1, 1), Layout.NC1HWC0_8, DType.FLOAT32, True),
+        ((3, 4, 1, 1), Layout.NC1HWC0_C04, DType.FLOAT16, True),
+        ((3, 3, 1, 1), Layout.NC1HWC0_C04, DType.FLOAT16, False),
+        ((16, 4, 2, 2), Layout.FRACTAL_Z_C04, DType.FLOAT16, False),
         ((3, 32, 1, 2), Layout.NC1HWC0, DType.FLOAT16, False),
         ((3, 20, 1, 1), Layout.NC1HWC0, DType.FLOAT16, False),
         ((3, 16, 2, 1, 1), Layout.NDC1HWC0, DType.FLOAT16, False),
@@ -96,9 +101,36 @@ def test_where_elements_lie(shape: tuple[int, ...], dtype: object, data: st.Data
     assert pack(x, Layout.FRACTAL_Z_8)[narrow, n // 16, n % 16, c % 8] == x[n, c, h, w]
 
 
+@settings(max_examples=40, deadline=None)
+@given(FEW, st.sampled_from(DTYPES), st.data())
+def test_where_elements_of_few_channels_lie(
+    shape: tuple[int, ...], dtype: object, data: st.DataObject
+) -> None:
+    x = numbered(shape, dtype)
+    c0 = 32 if x.itemsize == 1 else 16
+    n, c, h, w = (data.draw(st.integers(0, d - 1)) for d in shape)
+    assert pack(x, Layout.NC1HWC0_C04)[n, 0, h, w, c] == x[n, c, h, w]
+    k = (h * shape[3] + w) * 4 + c
+    assert pack(x, Layout.FRACTAL_Z_C04)[k // c0, n // 16, n % 16, k % c0] == x[n, c, h, w]
+
+
+def test_the_weights_of_a_stem_take_a_quarter() -> None:
+    """7 × 7 × 3: 13 blocks of K instead of 49."""
+    stem = (64, 3, 7, 7)
+    assert storage_shape(stem, Layout.FRACTAL_Z_C04, DType.FLOAT16) == (13, 4, 16, 16)
+    assert storage_shape(stem, Layout.FRACTAL_Z, DType.FLOAT16) == (49, 4, 16, 16)
+
+
 @pytest.mark.parametrize(
     ("layout", "shape"),
-    [(Layout.NC1HWC0, (3, 4)), (Layout.FRACTAL_Z, (1, 2, 3)), (Layout.FRACTAL_NZ, (5,))],
+    [
+        (Layout.NC1HWC0, (3, 4)),
+        (Layout.FRACTAL_Z, (1, 2, 3)),
+        (Layout.FRACTAL_NZ, (5,)),
+        (Layout.NC1HWC0_C04, (1, 5, 2, 2)),
+        (Layout.FRACTAL_Z_C04, (1, 5, 2, 2)),
+        (Layout.NC1HWC0_C04, (1, 3, 2)),
+    ],
 )
 def test_a_rank_that_does_not_fit_is_an_error(layout: Layout, shape: tuple[int, ...]) -> None:
     with pytest.raises(GraphError, match=layout.value):

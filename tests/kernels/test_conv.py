@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from npusim.machine.launch import time_launch
 from npusim.program.kernel import KernelArgs, OperandSpec, Plan, choose_plan
 
 NC, FZ, ND = Layout.NC1HWC0, Layout.FRACTAL_Z, Layout.ND
+C04 = (Layout.NC1HWC0_C04, Layout.FRACTAL_Z_C04)
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 5e-5}
 TARGETS = st.sampled_from(
     [("toy", "float16"), ("ascend910a", "float16"), ("ascend910b2", "float16"),
@@ -29,12 +31,13 @@ SIZES = st.tuples(st.integers(1, 9), st.integers(1, 9))
 def check(
     target: tuple[str, str], shape: tuple[int, ...], co: int, kernel: tuple[int, int],
     attrs: dict[str, Any], bias: bool = False, steps: tuple[EpilogueStep, ...] = (),
+    given_layouts: tuple[Layout, Layout] = (NC, FZ),
 ) -> Plan:  # fmt: skip
     chip, dtype = target
     rng = np.random.default_rng(0)
     weights = (co, shape[1] // attrs.get("group", 1), *kernel)
     inputs = [random_array(rng, shape, dtype), random_array(rng, weights, dtype)]
-    layouts = [NC, FZ]
+    layouts = [*given_layouts]
     if bias:
         inputs.append(random_array(rng, (co,), dtype))
         layouts.append(ND)
@@ -55,7 +58,21 @@ def check(
 @settings(max_examples=60, deadline=None)
 @given(TARGETS, st.data())
 def test_windows(target: tuple[str, str], data: st.DataObject) -> None:
-    kernel = (data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)))
+    check_window(target, data, channels=50, most=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["toy", "ascend910a"]), st.data())
+def test_windows_on_few_channels(chip: str, data: st.DataObject) -> None:
+    check_window((chip, "float16"), data, channels=4, most=7, given_layouts=C04)
+
+
+def check_window(
+    target: tuple[str, str], data: st.DataObject, channels: int, most: int,
+    given_layouts: tuple[Layout, Layout] = (NC, FZ),
+) -> None:  # fmt: skip
+    """A convolution with a window of at most `most` by `most`."""
+    kernel = (data.draw(st.integers(1, most)), data.draw(st.integers(1, most)))
     attrs: dict[str, Any] = {
         "strides": tuple(data.draw(st.integers(1, 3)) for _ in range(2)),
         "dilations": tuple(data.draw(st.integers(1, 2)) for _ in range(2)),
@@ -64,11 +81,11 @@ def test_windows(target: tuple[str, str], data: st.DataObject) -> None:
         attrs["pads"] = tuple(data.draw(st.integers(0, 3)) for _ in range(4))
     else:
         attrs["auto_pad"] = data.draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]))
-    shape = tuple(data.draw(st.integers(1, n)) for n in (3, 50, 14, 14))
+    shape = tuple(data.draw(st.integers(1, n)) for n in (3, channels, 14, 14))
     co = data.draw(st.integers(1, 70))
     try:
         check(target, shape, co, kernel, attrs, data.draw(st.booleans()),
-              data.draw(st.sampled_from([(), RELU])))  # fmt: skip
+              data.draw(st.sampled_from([(), RELU])), given_layouts)  # fmt: skip
     except GraphError:  # a window larger than the image
         assume(False)
 
@@ -93,6 +110,26 @@ def test_layers(
     attrs: dict[str, Any],
 ) -> None:  # fmt: skip
     check(target, shape, co, kernel, attrs, True, RELU)
+
+
+@pytest.mark.parametrize("chip", ["toy", "ascend910a"])
+@pytest.mark.parametrize(("size", "kernel"), [(57, 7), (40, 3), (33, 1)])
+def test_stems_of_few_channels(chip: str, size: int, kernel: int) -> None:
+    attrs = {"strides": (2, 2), "pads": (kernel // 2,) * 4}
+    check((chip, "float16"), (2, 3, size, size), 64, (kernel, kernel), attrs, True, RELU, C04)
+
+
+def test_few_channels_are_fewer_steps_of_the_cube() -> None:
+    """7 × 7 over 3 channels: K is 13 blocks instead of 49."""
+    chip, cycles = CHIPS["ascend910a"], []
+    for layouts in ((NC, FZ), C04):
+        plain = conv(3, 64, 112, 7, n=4)
+        pair = [replace(o, layout=lay) for o, lay in zip(plain.operands[:2], layouts, strict=True)]
+        args = replace(plain, inputs=tuple(pair))
+        plan = choose_plan("Conv2D", args, chip)
+        cycles.append(time_launch(chip, "Conv2D", args, plan).cycles)
+        assert plan.traffic[0].unique <= pair[0].nbytes
+    assert cycles[1] < cycles[0] / 1.7
 
 
 def conv(
@@ -145,6 +182,13 @@ def test_refusals() -> None:
     assert "NC1HWC0" in refuse(inputs=(x, args.inputs[1]))
     assert "FRACTAL_Z" in refuse(inputs=(args.inputs[0], w))
     assert "not float32" in Conv2D.refuse(conv(16, 16, 8, 3, DType.FLOAT32), chip)
+    few = conv(3, 16, 8, 3)
+    pair = [replace(o, layout=lay) for o, lay in zip(few.operands[:2], C04, strict=True)]
+    few = replace(few, inputs=tuple(pair))
+    assert Conv2D.refuse(few, chip) == ""
+    assert "without FIXP" in Conv2D.refuse(few, CHIPS["ascend910b2"])
+    assert "FRACTAL_Z_C04" in refuse(inputs=(pair[0], args.inputs[1]))
+    assert "FRACTAL_Z weights" in refuse(inputs=(args.inputs[0], pair[1]))
     line = OperandSpec((1, 16, 8), DType.FLOAT16)
     assert "2-D" in refuse(inputs=(line, args.inputs[1]))
 

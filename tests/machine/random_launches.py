@@ -9,6 +9,7 @@ from typing import Any
 
 import random_attention_launches
 import random_cann_launches
+import random_few_channels
 import random_indexed_launches
 import random_library_launches
 import random_pool_launches
@@ -34,6 +35,7 @@ MAKERS: dict[str, Maker] = {
     **random_indexed_launches.MAKERS,
     **random_library_launches.MAKERS,
     **random_attention_launches.MAKERS,
+    **random_few_channels.MAKERS,
 }
 
 
@@ -209,7 +211,8 @@ def _conv(rng: Random, size: int, dtype: DType, channels: int) -> KernelArgs:
 def _conv2d(rng: Random, size: int) -> KernelArgs:
     if rng.random() < 0.4:
         return _conv_of_bytes(rng, size // 2)
-    return _conv(rng, size // 2, rng.choice([F16, F16, F32]), 2 * size)
+    args = _conv(rng, size // 2, rng.choice([F16, F16, F32]), 2 * size)
+    return random_few_channels.in_blocks_of_four(args)
 
 
 @_maker("Conv2DEpilogue")

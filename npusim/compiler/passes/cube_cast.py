@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from npusim.compiler.costs import Costs
+from npusim.compiler.launches import launch_of
 from npusim.compiler.options import CompileContext
-from npusim.compiler.passes.fuse import launch_of
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import select_kernel
 from npusim.ir import DType, Graph, Node

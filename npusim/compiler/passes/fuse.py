@@ -13,17 +13,16 @@ Clip becomes Max and Min with constant operands, so that every step has one oper
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from npusim.compiler.costs import Costs
+from npusim.compiler.launches import launch_of
 from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.growth import Growth, Meetings
 from npusim.compiler.rewrite import Kind, graph_pass
-from npusim.compiler.select import kernel_args, select_kernel
-from npusim.ir import EpilogueStep, Graph, Layout, Node
-from npusim.kernels.conv_tiling import whole_groups
+from npusim.compiler.select import select_kernel
+from npusim.ir import EpilogueStep, Graph, Node
 from npusim.ops import attributes, get_operator
-from npusim.program.kernel import KernelArgs, get_kernel
+from npusim.program.kernel import get_kernel
 
 CUBE_OPS = ("Conv", "MatMul", "Gemm")
 MAX_CHAIN = 6  #: steps of a fused chain: longer ones spill more UB than they save
@@ -208,28 +207,3 @@ def _append_clip(graph: Graph, node: Node, clip: Node) -> Node | None:
 def _kernel(graph: Graph, node: Node, ctx: CompileContext) -> tuple[str, str]:
     """The kernel of a node in the layouts that it will get; '' and why, where there is none."""
     return select_kernel(launch_of(graph, node), ctx.chip)
-
-
-def launch_of(graph: Graph, node: Node) -> KernelArgs:
-    """The launch of a node in the layouts that it will get."""
-    args = kernel_args(graph, node)
-    if node.op_type == "Conv" and len(args.outputs[0].shape) == 4:
-        return _in_conv_layouts(node, args)
-    return args
-
-
-def _in_conv_layouts(node: Node, args: KernelArgs) -> KernelArgs:
-    """The launch with the layouts that `assign_layouts` gives a convolution."""
-    fused = {s.operand for s in node.epilogue}
-    x, weights = args.operands[0], args.operands[1]
-    group = int(attributes(node)["group"])
-    blocked = whole_groups(x.shape[1], weights.shape[0], group, x.dtype)
-    inputs = []
-    for i, spec in enumerate(args.inputs):
-        if spec is not None and (i == 0 or i in fused) and len(spec.shape) == 4:
-            spec = replace(spec, layout=Layout.NC1HWC0)
-        elif spec is not None and i == 1 and blocked:
-            spec = replace(spec, layout=Layout.FRACTAL_Z)
-        inputs.append(spec)
-    out = replace(args.outputs[0], layout=Layout.NC1HWC0)
-    return replace(args, inputs=tuple(inputs), outputs=(out,))

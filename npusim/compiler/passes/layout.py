@@ -3,7 +3,8 @@
 In execution order: an operator that needs NC1HWC0 gets it; elementwise operators, channels joined
 or split, and repeated pixels stay in it when an operand is in it already; everything else works on
 ND. Where producer and consumer disagree a TransData is inserted, once per tensor and layout. The
-padding of channels must stay finite (see `padding`).
+padding of channels must stay finite (see `padding`). Images of at most 4 channels may go to their
+convolutions in NC1HWC0_C04 (see `small_channel`).
 Matrix products read ND, or FRACTAL_NZ where that is cheaper with the TransData counted.
 """
 
@@ -15,6 +16,7 @@ from math import prod
 from npusim.compiler.costs import Costs
 from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.padding import Padding
+from npusim.compiler.passes.small_channel import in_blocks_of_four
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
@@ -71,12 +73,13 @@ class _Layouts:
             self._emit(node, tuple(self._data(i, Layout.ND) for i in node.inputs), Layout.ND)
 
     def _place_blocked(self, node: Node) -> None:
-        inputs = [self._as(node.inputs[0], Layout.NC1HWC0), *node.inputs[1:]]
+        image, filters = self._image_layouts(node)
+        inputs = [self._as(node.inputs[0], image), *node.inputs[1:]]
         if node.op_type == "Conv":
             x, weights = (self.out.tensors[i] for i in node.inputs[:2])
             group = int(attributes(node)["group"])
             if whole_groups(x.shape[1], weights.shape[0], group, x.dtype):
-                inputs[1] = self._as(node.inputs[1], Layout.FRACTAL_Z)
+                inputs[1] = self._as(node.inputs[1], filters)
             for step in node.epilogue:
                 if step.op_type in QUANT_STEPS:
                     continue  # one scale per channel, as a bias
@@ -84,6 +87,14 @@ class _Layouts:
                     inputs[step.operand] = self._as(node.inputs[step.operand], Layout.NC1HWC0)
         self.padding.record(self.out, node.with_(inputs=tuple(inputs)))
         self._emit(node, tuple(inputs), Layout.NC1HWC0)
+
+    def _image_layouts(self, node: Node) -> tuple[Layout, Layout]:
+        """Of a convolution's or pool's image, and of the weights."""
+        image = node.inputs[0]
+        has = frozenset(layout for name, layout in self.converted if name == image)
+        if node.op_type == "Conv" and in_blocks_of_four(self.out, node, self.ctx, self.costs, has):
+            return Layout.NC1HWC0_C04, Layout.FRACTAL_Z_C04
+        return Layout.NC1HWC0, Layout.FRACTAL_Z
 
     def _place_matmul(self, node: Node) -> None:
         """ND, but FRACTAL_NZ for constant weights, and for operands where a TransData pays."""

@@ -14,8 +14,8 @@ from functools import reduce
 import numpy as np
 
 from npusim.compiler.costs import Costs
+from npusim.compiler.launches import launch_of
 from npusim.compiler.options import CompileContext
-from npusim.compiler.passes.fuse import launch_of
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import select_kernel
 from npusim.ir import Constant, DType, EpilogueStep, Graph, Node, Tensor

@@ -98,6 +98,7 @@ class Evaluator:
             frozenset(point.get("disabled", ())),
             point.get("reuse_memory", True),
             streams=point.get("streams", 1),
+            small_channel=point.get("small_channel", False),
         )
         plan = HostPlan(point.get("exec"), point.get("steps", 1), point.get("sink_size", 1))
         reuse = self.reuse

@@ -70,6 +70,9 @@ class CompileChoice(_Strict):
     reuse_memory: bool | list[bool] = Field(
         default=True, description="whether tensors that live at different times share memory"
     )
+    small_channel: bool | list[bool] = Field(
+        default=False, description="images of at most 4 channels in blocks of 4"
+    )
 
 
 class RunChoice(_Strict):
@@ -168,7 +171,7 @@ class Experiment:
 #: Settings of a point that are no chip keys.
 SETTINGS = (
     "workload", "batch", "shapes", "chip", "precision", "level", "disabled", "streams",
-    "reuse_memory", "exec", "steps", "sink_size", "repeat",
+    "reuse_memory", "small_channel", "exec", "steps", "sink_size", "repeat",
 )  # fmt: skip
 
 

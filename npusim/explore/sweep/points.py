@@ -61,6 +61,7 @@ class Points:
         self._axes.append([{"disabled": tuple(sorted(names))} for names in passes])
         self._axes += _options(file.compile.streams, "streams")
         self._axes += _options(file.compile.reuse_memory, "reuse_memory")
+        self._axes += _options(file.compile.small_channel, "small_channel")
         self._axes += _options(file.run.exec, "exec", keep_none=False)
         self._axes += _options(file.run.steps, "steps")
         self._axes += _options(file.run.sink_size, "sink_size")

@@ -13,16 +13,19 @@ from npusim.frontends.recorded.devices import chip_of
 _COLUMNS = {"model", "device", "precision", "batch", "metric", "value"}
 _THROUGHPUT = "inference throughput"  #: samples/s
 _FP16 = "fp16"  #: ATC's default precision
+#: Published with an ATC command that has `--enable_small_channel=1`.
+_SMALL_CHANNEL = frozenset({"Resnet101_Pytorch_Infer", "Resnet18_for_PyTorch"})
 
-#: Published name → built-in model and its sizes, as the source states them for its input.
+#: Published name → built-in model and its sizes, as the source's ATC command has them
+#: (`--input_shape`; the ResNets' input of 256 × 256 bytes is cropped to 224 × 224 by AIPP).
 _MODELS: dict[str, tuple[str, tuple[tuple[str, int], ...]]] = {
     "Bert_Base_Uncased_for_Pytorch": ("bert-base", (("seq", 512),)),
     "bert_large_NER": ("bert-large", (("seq", 512),)),
     "GPT2_for_Pytorch": ("gpt2-small", (("seq", 512),)),
     "InceptionV3_for_Pytorch": ("inceptionv3", ()),
     "MobileNetV2_for_Pytorch": ("mobilenetv2", ()),
-    "Resnet101_Pytorch_Infer": ("resnet101", (("height", 256), ("width", 256))),
-    "Resnet18_for_PyTorch": ("resnet18", (("height", 256), ("width", 256))),
+    "Resnet101_Pytorch_Infer": ("resnet101", ()),
+    "Resnet18_for_PyTorch": ("resnet18", ()),
     "VGG16": ("vgg16", ()),
 }
 
@@ -35,6 +38,7 @@ class RecordedModel:
         name: as published; chip: the shipped chip.
         model, sizes: the built-in model, and its options.
         samples_per_s: of one chip.
+        small_channel: whether ATC was asked for it (`--enable_small_channel=1`).
     """
 
     name: str
@@ -44,6 +48,7 @@ class RecordedModel:
     batch: int
     samples_per_s: float
     source: str
+    small_channel: bool = False
 
 
 def is_model_table(path: Path) -> bool:
@@ -102,4 +107,6 @@ def _figure(line: Line) -> RecordedModel | None:
             f"batch {line.text('batch')!r}, value {line.text('value')!r}",
             "a whole number of samples, and samples/s above 0",
         )
-    return RecordedModel(name, chip, model, sizes, int(batch), value, line.text("source"))
+    return RecordedModel(
+        name, chip, model, sizes, int(batch), value, line.text("source"), name in _SMALL_CHANNEL
+    )

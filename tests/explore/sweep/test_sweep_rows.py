@@ -53,6 +53,21 @@ def test_reuse_is_exact() -> None:
         assert bare(Evaluator(fresh=True).row(jobs[number])) == rows[number]
 
 
+def test_small_channels_are_an_axis() -> None:
+    sizes = {"height": [64], "width": [64]}
+    sweep = Sweep(
+        {
+            "workloads": [{"name": "resnet18", "shapes": sizes}],
+            "chips": ["ascend310p3"],
+            "compile": {"small_channel": [False, True]},
+        }
+    )
+    evaluator = Evaluator()
+    plain, small = (evaluator.row(job) for job in sweep.plan())
+    assert [plain["small_channel"], small["small_channel"]] == [False, True]
+    assert small["latency_us"] < plain["latency_us"]
+
+
 def test_half_the_clock_and_bandwidth_is_as_many_cycles_of_a_kernel() -> None:
     """A launch sees bytes per cycle only: it is simulated once for both."""
     keys = {"sweep": {"hbm.bandwidth, l2.bandwidth, clock": [[1e12, 2e12, 1e9], [5e11, 1e12, 5e8]]}}

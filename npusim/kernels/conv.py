@@ -36,6 +36,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks, c0_of
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.conv_tiling import (
     ConvProblem,
     batch_tiles,
@@ -167,7 +168,7 @@ def conv_plan(p: ConvProblem, args: KernelArgs, tiling: Tiling) -> Plan:
         1: Traffic(w.nbytes, w_total),
         out: Traffic(y_total, y_total),
     }
-    extra = ep.epilogue_bytes(args, p.spec.bias, y_total, bias_reads)
+    extra = costs.epilogue_bytes(args, p.spec.bias, y_total, bias_reads)
     traffic.update({i: Traffic(*v) for i, v in extra.items()})
     return Plan(tiling, block_dim, traffic, group_blocks(keys))
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from npusim.chip.spec import ChipSpec
 from npusim.kernels import conv_depth_tiling as cd
 from npusim.kernels import cube_vector as cv
-from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.conv_depth import Block, ConvConv
 from npusim.kernels.conv_epilogue import SLACK, Conv2DEpilogue
 from npusim.kernels.lang import Kernel
@@ -50,7 +50,7 @@ class ConvConvEpilogue(cv.BothCores, ConvConv):
         need = cv.demand(args)
         shared = max(need.through_l2 / chip.l2_rate, need.others / chip.hbm_rate)
         busy = max(body, steps, shared) + SLACK * min(body, steps)
-        return busy + last + 2 * ep.load_latency(chip) + launch
+        return busy + last + 2 * costs.load_latency(chip) + launch
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

@@ -11,6 +11,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import EpilogueStep, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.conv_tiling import HOT, ConvProblem, conv_problem, even_step, max_band, span
 from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
 from npusim.program.kernel import KernelArgs, OperandSpec, Plan, Tiling, Traffic, group_blocks
@@ -175,7 +176,7 @@ def estimate(p: Pair, chip: ChipSpec, t: Tiling) -> float:
     columns, pieces = blocks(two.n1, t["n0"]), p.pieces(t)[1]
     weights = one.k1 * p.mid * one.fractal / rate + head * pieces
     more = two.n1 * p.mid * one.fractal / rate + head * (columns + 2)
-    start = ep.load_latency(chip) + x.band
+    start = costs.load_latency(chip) + x.band
     start += max(weights + x.first / pieces, weights / pieces + x.first)
     if s.batches == 1 and s.m <= t["m0"] * 16:
         begin = max(start + x.between + x.into, x.band + weights + more / columns)
@@ -183,12 +184,12 @@ def estimate(p: Pair, chip: ChipSpec, t: Tiling) -> float:
         rest = max(x.second / columns + x.out, more * (1 - 1 / columns) + x.residual + last)
         body = begin + max(x.second, rest) + x.store / columns
     else:
-        waits = s.batches * blocks(s.m, t["m0"] * 16) * columns * ep.tile_floor(chip, (1, 1), 1)
+        waits = s.batches * blocks(s.m, t["m0"] * 16) * columns * costs.tile_floor(chip, (1, 1), 1)
         body = start + _steady(t, x, every, columns, more, waits) + x.store / columns
     moved = n * (every.band + every.residual + weights + more) * rate
     images = 1 + sum(step.operand is not None for step in two.spec.steps)
     unique = one.image_bytes + one.batch * two.m * two.n1 * 16 * one.dtype.size * images
-    cold = max(unique / chip.hbm_rate, ep.cold_cycles(chip, p.weights, n))
+    cold = max(unique / chip.hbm_rate, costs.cold_cycles(chip, p.weights, n))
     launch = chip.cycles(chip.scheduler.per_block) * n
     body = max(body, moved / chip.l2_rate)
     return max(body, cold + EXPOSED * body) + HOT * body + launch
@@ -299,6 +300,6 @@ def plan(p: Pair, args: KernelArgs, t: Tiling) -> Plan:
     traffic |= {i: Traffic(args.operands[i].nbytes, n * size) for i, size in moved.items()}
     biases = [s.spec.bias for s in (one, two) if s.spec.bias is not None]
     traffic |= {i: Traffic(args.operands[i].nbytes, n * args.operands[i].nbytes) for i in biases}
-    extra = ep.epilogue_bytes(args, None, y_total, 0)
+    extra = costs.epilogue_bytes(args, None, y_total, 0)
     traffic |= {i: Traffic(*size) for i, size in extra.items()}
     return Plan(t, n, traffic, group_blocks(keys))

@@ -17,7 +17,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import Node, TensorType
 from npusim.ir.layout import c0_of
 from npusim.kernels import cube_vector as cv
-from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.conv import Conv2D, ConvBody, conv_plan
 from npusim.kernels.conv_tiling import (
     block_cycles,
@@ -88,7 +88,7 @@ class Conv2DEpilogue(cv.BothCores, Conv2D):
         through_l2 = (block_dim * block.moved + need.through_l2) / chip.l2_rate
         hbm = hbm_cycles(p, chip, tiling, need.others)
         busy = max(block.body, steps, through_l2, hbm)
-        busy += SLACK * (block.body + steps) + block.exposed + last + 2 * ep.load_latency(chip)
+        busy += SLACK * (block.body + steps) + block.exposed + last + 2 * costs.load_latency(chip)
         return by_rows(p, tiling, busy + chip.cycles(chip.scheduler.per_block) * block_dim)
 
     @staticmethod

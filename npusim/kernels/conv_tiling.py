@@ -12,6 +12,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks, c0_of
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.cube_tiling import Share, share, tile_sizes, work_splits
 from npusim.ops import get_operator
 from npusim.ops.conv import conv_window
@@ -421,7 +422,7 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
     mte2 = (x_loads * band + w_loads * weights) / rate + heads
     out_bytes = nc * 16 * s.m * p.spec.out.itemsize
     share = blocks(s.m), nc
-    drain = ep.drain_cycles(p.spec, chip, out_bytes, share, (t["m0"], t["n0"])) * images
+    drain = costs.drain_cycles(p.spec, chip, out_bytes, share, (t["m0"], t["n0"])) * images
     scalar = mmads * (11 * core.scalar.issue + loads * core.scalar.load3d_interval)
     tiles = m_tiles * n_tiles
     pieces = []
@@ -430,13 +431,13 @@ def block_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling) -> BlockCycles:
         switches = m_tiles if t["resident"] == 1 else n_tiles / batches
         pieces.append((switches, panel))
         if t["panels"] == 1:
-            mte2 += switches * (panel + ep.load_latency(chip))
+            mte2 += switches * (panel + costs.load_latency(chip))
     chunk = mte2 / (tiles * chunks)
     pieces.append((tiles * chunks, chunk))
     if not p.ahead:
-        chunk += mte1 / (tiles * chunks) + ep.load_latency(chip)
+        chunk += mte1 / (tiles * chunks) + costs.load_latency(chip)
     tile = l0_tile(p, t)
-    tile_floor = ep.tile_floor(chip, tile, t["l0c"])
+    tile_floor = costs.tile_floor(chip, tile, t["l0c"])
     floor = tiles * max(tile_floor, chunks * chunk / t["slots"])
     body = batches * max(cube, mte1, mte2, drain, scalar, floor)
     if not p.ahead and core.fixp is not None:
@@ -465,7 +466,7 @@ def late_cycles(
     queued, late = chip.core.scalar.queue_depth / (loads + 3), 0.0
     for count, load in pieces:
         if count * queued < steps:
-            each = load + ep.load_latency(chip)
+            each = load + costs.load_latency(chip)
             late = max(late, count * each + work * (1 - count * queued / steps))
     return late
 
@@ -482,7 +483,7 @@ def hbm_cycles(p: ConvProblem, chip: ChipSpec, t: Tiling, others: int = 0) -> fl
     """Cycles of HBM where nothing lies in L2; `others`: bytes besides image, weights, result."""
     unique = p.batch * p.m * p.n1 * 16 * p.dtype.size + p.image_bytes + others
     block_dim = t["bb"] * t["bm"] * t["bn"]
-    weights = ep.cold_cycles(chip, p.k1 * p.n1 * p.groups * p.fractal, block_dim)
+    weights = costs.cold_cycles(chip, p.k1 * p.n1 * p.groups * p.fractal, block_dim)
     return max(unique / chip.hbm_rate, weights)
 
 

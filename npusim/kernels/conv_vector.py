@@ -28,6 +28,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.ir.layout import BLOCK, blocks
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels import vector_macs as vm
 from npusim.kernels.bands import UB_SHARE, Span, fill_padding, inside, reach, spans, tap, window_of
 from npusim.kernels.lang import Alloc, Kernel, TileKernel
@@ -182,7 +183,7 @@ class ConvVector(TileKernel):
             1: Traffic(args.operands[1].nbytes, w_total),
             len(args.inputs): Traffic(out, out),
         }
-        extra = ep.epilogue_bytes(args, p.spec.bias, out, bias_reads)
+        extra = costs.epilogue_bytes(args, p.spec.bias, out, bias_reads)
         traffic.update({i: Traffic(*v) for i, v in extra.items()})
         return Plan(tiling, len(shares), traffic, group_blocks(keys))
 

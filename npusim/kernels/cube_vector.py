@@ -19,6 +19,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.errors import UnsupportedError
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels import vector_ops
 from npusim.kernels.cross_core import await_signal, signal
 from npusim.kernels.cube_tiling import Share
@@ -155,7 +156,7 @@ def steps_cycles(
     store += pieces * core.mte3.head
     busy = vector_cycles(args, chip, elements)
     busy += pieces * need.instructions * (core.vector.head + core.vector.tail)
-    turn = (load + busy + pieces * ep.load_latency(chip)) / 2  # two slots of UB
+    turn = (load + busy + pieces * costs.load_latency(chip)) / 2  # two slots of UB
     return max(load, busy, store, turn), (load + busy + store) * tiles.images / count
 
 

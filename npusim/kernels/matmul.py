@@ -23,6 +23,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.cube_tiling import Share, share, work_splits
 from npusim.kernels.lang import Kernel, TileKernel
 from npusim.kernels.matmul_tiling import (
@@ -115,7 +116,7 @@ class MatMul(TileKernel):
             1: Traffic(p.b.unique, b_total),
             out: Traffic(c_total, c_total),
         }
-        extra = ep.epilogue_bytes(args, p.spec.bias, c_total, bias_reads)
+        extra = costs.epilogue_bytes(args, p.spec.bias, c_total, bias_reads)
         traffic.update({i: Traffic(*v) for i, v in extra.items()})
         keys = [(s.batches, s.m, s.n) for s in shares]
         return Plan(tiling, block_dim, traffic, group_blocks(keys))

@@ -14,6 +14,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.kernels import cube_vector as cv
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.cube_tiling import share
 from npusim.kernels.lang import Kernel
 from npusim.kernels.matmul import Body, MatMul
@@ -49,7 +50,7 @@ class MatMulEpilogue(cv.BothCores, MatMul):
         steps = cv.vector_cycles(args, chip, s.batches * s.m * s.n / cv.VECTORS)
         product = matmul_estimate(p, chip, tiling)
         launch = chip.cycles(chip.scheduler.per_block) * tiling["bb"] * tiling["bm"] * tiling["bn"]
-        return max(product, steps + launch) + last + 2 * ep.load_latency(chip)
+        return max(product, steps + launch) + last + 2 * costs.load_latency(chip)
 
     @staticmethod
     def plan(args: KernelArgs, chip: ChipSpec, tiling: Tiling) -> Plan:

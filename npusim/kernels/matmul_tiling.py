@@ -11,6 +11,7 @@ from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.ir.layout import blocks
 from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.cube_tiling import Share, share, tile_sizes
 from npusim.kernels.matrix import MatrixOutput, StoredMatrix
 from npusim.program.kernel import KernelArgs, OperandSpec, Tiling
@@ -185,7 +186,7 @@ def _load_cycles(
         total += tiles * reads * parts * mte2.head
         panel = wide * p.k1 * fractal / rates[i]
         if resident and t["panels"] == 1:
-            idle = (tiles - 1) * (panel + ep.load_latency(chip))
+            idle = (tiles - 1) * (panel + costs.load_latency(chip))
         fill += panel if resident else wide * t["k1"] * fractal / rates[i]
     return total, idle, fill
 
@@ -208,12 +209,12 @@ def matmul_estimate(p: Problem, chip: ChipSpec, t: Tiling) -> float:
     rate = min(core.mte2.rate, chip.l2_rate / block_dim)
     mte2, idle, fill = _load_cycles(p, chip, t, s, (rate, _weights_rate(p, chip, t, s, rate)))
     out_bytes = p.out.moved(s.m, s.n, p.spec.out.itemsize)
-    drain = ep.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
+    drain = costs.drain_cycles(p.spec, chip, out_bytes, (mc, nc), (t["m0"], t["n0"]))
     scalar = mmads * 12 * core.scalar.issue
     unique = p.a.unique + p.b.unique + p.batch * p.m * p.n * p.spec.out.itemsize
     tiles = m_tiles * n_tiles
-    chunk = (mte2 + mte1) / (tiles * chunks) + ep.load_latency(chip)
-    floor = tiles * max(ep.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / 2)
+    chunk = (mte2 + mte1) / (tiles * chunks) + costs.load_latency(chip)
+    floor = tiles * max(costs.tile_floor(chip, (t["m0"], t["n0"])), chunks * chunk / 2)
     body = s.batches * (idle + max(cube, mte1, mte2, drain, scalar, floor))
     body += HOT * (cube + mte1 + mte2)
     exposed = s.batches * drain if ep.l0c_slots(chip, (t["m0"], t["n0"])) == 1 else drain / tiles

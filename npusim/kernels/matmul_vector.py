@@ -19,7 +19,7 @@ from math import prod
 from npusim.chip.spec import ChipSpec
 from npusim.ir import Layout
 from npusim.ir.layout import blocks
-from npusim.kernels import epilogue as ep
+from npusim.kernels import epilogue_costs as costs
 from npusim.kernels import vector_macs as vm
 from npusim.kernels.bands import UB_SHARE
 from npusim.kernels.cube_tiling import Share, block_share, work_splits
@@ -94,7 +94,7 @@ class MatMulVector(TileKernel):
             1: Traffic(p.b.unique, b_total),
             len(args.inputs): Traffic(c_total, c_total),
         }
-        extra = ep.epilogue_bytes(args, p.spec.bias, c_total, bias_reads)
+        extra = costs.epilogue_bytes(args, p.spec.bias, c_total, bias_reads)
         traffic.update({i: Traffic(*v) for i, v in extra.items()})
         return Plan(t, len(shares), traffic, group_blocks([(s.batches, s.m, s.n) for s in shares]))
 

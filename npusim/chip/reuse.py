@@ -30,6 +30,8 @@ class Reuse:
 
     def __init__(self) -> None:
         self.hits = self.misses = 0
+        self._chip: ChipSpec | None = None  # the one asked for last, and what was seen of it
+        self._values: dict[Path, Hashable] = {}
         self._known: dict[Hashable, dict[tuple[Path, ...], dict[Hashable, Any]]] = {}
 
     def get(self, what: Hashable, chip: ChipSpec, compute: Callable[[ChipSpec], T]) -> T:
@@ -43,7 +45,7 @@ class Reuse:
         real: Any = view.seen if view is not None else chip
         known = self._known.setdefault(what, {})
         for paths, results in known.items():
-            values = tuple(_look(real, path) for path in paths)
+            values = self._look(real, paths)
             if values in results:
                 self.hits += 1
                 if view is not None:
@@ -58,6 +60,16 @@ class Reuse:
                 view.note(noted)
         known.setdefault(tuple(noted), {})[tuple(noted.values())] = result
         return result
+
+    def _look(self, chip: ChipSpec, paths: tuple[Path, ...]) -> tuple[Hashable, ...]:
+        """What a chip has at these paths; a chip never changes, so each is looked at once."""
+        if chip is not self._chip:
+            self._chip, self._values = chip, {}
+        values = self._values
+        for path in paths:
+            if path not in values:
+                values[path] = _look(chip, path)
+        return tuple([values[path] for path in paths])
 
 
 def reused(

@@ -328,7 +328,11 @@ def _tiles(
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
                 continue
             weights = p.taps * n0 * fractal  # one C1 block
-            for resident in (0, 1, 2) if p.groups == 1 else (0, 1):  # filters change by group
+            image = band * images * p.c1
+            kept = nc > n0 and l1 - 2 * image >= slots * weights * p.c1
+            # An image that stays in L1 is loaded once, not for every n tile: nothing to weigh.
+            first = 1 if kept and chip.core.fixp is None else 0
+            for resident in range(first, 3 if p.groups == 1 else 2):  # filters change by group
                 fixed = (0, band * images * p.c1, weights * p.c1)[resident]
                 moving = (band * images + weights, weights, band * images)[resident]
                 panels = 2 if l1 - 2 * fixed >= slots * moving else 1

@@ -198,7 +198,7 @@ class FunctionalExecutor:
             pieces = depthwise_blocked(image, weights, bias, window, steps, out)
         else:
             pieces = conv_blocked(image, weights, bias, window, steps, out, group)
-        self._workers.run(pieces)
+        self._workers.run(pieces.work, pieces.whole)
 
     def _bias(self, task: Task, i: int) -> np.ndarray | None:
         """Input i, where there is one and it is no epilogue step's."""

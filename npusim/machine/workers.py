@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 class Workers:
     """As many threads as BLAS would use (`OPENBLAS_NUM_THREADS` and the like say how many).
 
-    BLAS has one thread in each of them: its own would wait for each other in every small product.
+    BLAS has one thread in each piece: its own would wait for each other in every small product.
     """
 
     def __init__(self) -> None:
@@ -19,15 +19,19 @@ class Workers:
         self.threads = max((lib["num_threads"] for lib in self._blas.info()), default=1)
         self._pool: ThreadPoolExecutor | None = None
 
-    def run(self, pieces: Sequence[Callable[[], None]]) -> None:
-        """Run all pieces, in any order; an exception of one is raised."""
+    def run(self, pieces: Sequence[Callable[[], None]], whole: bool = False) -> None:
+        """Run all pieces, in any order; an exception of one is raised.
+
+        Args:
+            whole: the pieces are large products, one after the other, with all of BLAS's threads.
+        """
         todo = iter(pieces)  # one step of a list's iterator is one step for all threads
 
         def take() -> None:
             for piece in todo:
                 piece()
 
-        if self.threads == 1:
+        if self.threads == 1 or whole:
             return take()
         helpers = min(self.threads, len(pieces)) - 1
         if helpers and self._pool is None:

@@ -28,6 +28,19 @@ PIECE = 1 << 18  #: elements that a piece reads and writes, about: they stay in 
 PIXELS = 98  #: a piece has no fewer: BLAS arranges the weights anew for each
 MACS = 1 << 23  #: of a piece, about, where there are few
 FEW = 4  #: pieces: enough for as many threads
+WHOLE = 1 << 25  #: multiply-accumulates from which BLAS shares a product out better than pieces do
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Work in pieces that depend on nothing of each other.
+
+    Attributes:
+        whole: a single piece, in which BLAS does best with all its threads.
+    """
+
+    work: Sequence[Work]
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,8 +99,8 @@ def conv_blocked(
     steps: Steps,
     out: np.ndarray,
     group: int = 1,
-) -> list[Work]:
-    """The pieces of a convolution with a fused epilogue, fp32 inside.
+) -> Pieces:
+    """A convolution with a fused epilogue, fp32 inside.
 
     Args:
         x: (N, C1, H, W, C0); weights: from `gemm_weights`; bias: (Co,).
@@ -123,11 +136,15 @@ def conv_blocked(
         z = apply_steps(z, part.steps(steps[dense:], out.shape))
         store(z, part.of(out, out.shape))
 
+    macs = len(x) * ho * wo * k * co
+    if macs >= WHOLE and group == 1:
+        everything = slice(None)
+        return Pieces([partial(piece, Part(everything, everything, everything))], whole=True)
     parts = _by_rows(len(x), ho, max(-(-PIXELS // wo), PIECE // row))
     if len(parts) < FEW and group == 1:
-        macs = len(x) * ho * wo * k * co // len(parts)
-        parts = [q for p in parts for q in _by_channels(p, co // 16, min(FEW, macs // MACS))]
-    return [partial(piece, p) for p in parts]
+        count = min(FEW, macs // len(parts) // MACS)
+        parts = [q for p in parts for q in _by_channels(p, co // 16, count)]
+    return Pieces([partial(piece, p) for p in parts])
 
 
 def _by_rows(n: int, height: int, rows: int) -> list[Part]:

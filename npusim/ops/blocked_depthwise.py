@@ -8,7 +8,7 @@ from math import gcd
 
 import numpy as np
 
-from npusim.ops.blocked import PIECE, Part, Steps, Work, apply_steps, extent, store
+from npusim.ops.blocked import PIECE, Part, Pieces, Steps, apply_steps, extent, store
 from npusim.ops.registry import widen
 from npusim.ops.window import Window
 
@@ -27,8 +27,8 @@ def depthwise_blocked(
     window: Window,
     steps: Steps,
     out: np.ndarray,
-) -> list[Work]:
-    """The pieces of a depthwise convolution with a fused epilogue, fp32 inside.
+) -> Pieces:
+    """A depthwise convolution with a fused epilogue, fp32 inside.
 
     Args:
         x: (N, C1, H, W, C0); taps: from `depthwise_taps`; bias: (C,).
@@ -55,7 +55,7 @@ def depthwise_blocked(
         store(z, part.of(out, out.shape))
 
     block = (h * w + ho * wo) * c0
-    return [partial(piece, p) for p in _by_blocks(n, c1, max(1, PIECE // block))]
+    return Pieces([partial(piece, p) for p in _by_blocks(n, c1, max(1, PIECE // block))])
 
 
 def _by_blocks(n: int, c1: int, blocks: int) -> list[Part]:

@@ -67,7 +67,7 @@ def test_blocked_convolutions(
     else:
         matrix = gemm_weights(pack(w, Layout.FRACTAL_Z), kernel[0] * kernel[1], c)
         pieces = conv_blocked(image, matrix, b, window, fused, y)
-    Workers().run(pieces)
+    Workers().run(pieces.work, pieces.whole)
     got = unpack(y, want.shape, Layout.NC1HWC0)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 

@@ -156,7 +156,9 @@ def apply(p: Pass, graph: Graph, ctx: CompileContext) -> tuple[Graph, PassReport
         return graph, PassReport(p.name, p.kind, False, before, before)
     refused = len(ctx.decisions)
     started = perf_counter()
-    out = verify(p(graph, ctx))
+    made = p(graph, ctx)
+    # A copy that is the same needs no second look, here or by the next pass.
+    out = graph if made is not graph and made == graph else verify(made)
     seconds = perf_counter() - started
     effects = _changed(graph, out)
     return out, PassReport(

@@ -34,7 +34,8 @@ def narrowed(
 ) -> np.ndarray:
     """`value` in a narrow type, as ONNX's Cast defines it.
 
-    Floats round to nearest, ties to even; integers keep their low bits.
+    Floats round to nearest, ties to even; integers keep their low bits. What floats become in an
+    integer type that does not reach so far, ONNX leaves open: here what ml_dtypes makes of them.
 
     Args:
         saturate: floats out of range, infinities too, become the largest value; else NaN or
@@ -53,10 +54,12 @@ def narrowed(
 
 
 def _low_bits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    if value.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            return value.astype(dtype)
     limits = ml_dtypes.iinfo(dtype)
     low, span = int(limits.min), int(limits.max) - int(limits.min) + 1
-    whole = np.trunc(value).astype(np.int64) if value.dtype.kind == "f" else value.astype(np.int64)
-    return ((whole - low) % span + low).astype(np.int8).astype(dtype)
+    return ((value.astype(np.int64) - low) % span + low).astype(np.int8).astype(dtype)
 
 
 def _power(value: np.ndarray, saturate: bool, round_mode: str) -> np.ndarray:

@@ -45,7 +45,11 @@ def test_integers_keep_their_low_bits(name: str) -> None:
     bits = int(name[-1])
     got = narrowed(x, dtype.np).astype(np.int64)
     np.testing.assert_array_equal(got & (1 << bits) - 1, x & (1 << bits) - 1)
-    np.testing.assert_array_equal(narrowed(x + 0.0, dtype.np).astype(np.int64), got)
+    within = got == x  # floats that the type does not reach: as ml_dtypes has them
+    floats = narrowed(x + 0.0, dtype.np)
+    np.testing.assert_array_equal(floats[within].astype(np.int64), x[within])
+    with np.errstate(invalid="ignore"):
+        same(floats, (x + 0.0).astype(dtype.np))
 
 
 @pytest.mark.parametrize("dtype", NUMBERS)

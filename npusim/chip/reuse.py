@@ -45,7 +45,7 @@ class Reuse:
         real: Any = view.seen if view is not None else chip
         known = self._known.setdefault(what, {})
         for paths, results in known.items():
-            values = self._look(real, paths)
+            values = self._seen(real, paths)
             if values in results:
                 self.hits += 1
                 if view is not None:
@@ -61,7 +61,7 @@ class Reuse:
         known.setdefault(tuple(noted), {})[tuple(noted.values())] = result
         return result
 
-    def _look(self, chip: ChipSpec, paths: tuple[Path, ...]) -> tuple[Hashable, ...]:
+    def _seen(self, chip: ChipSpec, paths: tuple[Path, ...]) -> tuple[Hashable, ...]:
         """What a chip has at these paths; a chip never changes, so each is looked at once."""
         if chip is not self._chip:
             self._chip, self._values = chip, {}

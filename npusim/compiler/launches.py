@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node
-from npusim.kernels.conv_tiling import whole_groups
+from npusim.ir.layout import whole_groups
 from npusim.ops import attributes
 from npusim.program.kernel import KernelArgs, OperandSpec
 

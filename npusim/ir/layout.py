@@ -66,6 +66,11 @@ def blocks(n: int, size: int = BLOCK) -> int:
     return -(-n // size)
 
 
+def whole_groups(channels: int, filters: int, group: int, dtype: DType) -> bool:
+    """Whether groups of a convolution are whole blocks of channels, of its image and result."""
+    return group == 1 or not (channels // group % c0_of(dtype) or filters // group % 16)
+
+
 def storage_shape(shape: tuple[int, ...], layout: Layout, dtype: DType) -> tuple[int, ...]:
     """Shape of the array that holds a logical `shape` in `layout`.
 

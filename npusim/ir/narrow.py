@@ -43,7 +43,7 @@ def narrowed(
         round_mode: of powers of two: "up", "down" or "nearest".
     """
     if dtype.name in INTEGERS:
-        return _low_bits(value, dtype)
+        return _integers(value, dtype)
     wide = value.astype(np.float32)
     if dtype.name in POWERS:
         return _power(wide, saturate, round_mode).view(dtype)
@@ -53,7 +53,7 @@ def narrowed(
     return wide.astype(dtype)
 
 
-def _low_bits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _integers(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if value.dtype.kind == "f":
         with np.errstate(invalid="ignore"):
             return value.astype(dtype)

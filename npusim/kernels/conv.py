@@ -34,7 +34,7 @@ import numpy as np
 
 from npusim.chip.spec import ChipSpec
 from npusim.ir import DType, Layout
-from npusim.ir.layout import blocks, c0_of
+from npusim.ir.layout import blocks, c0_of, whole_groups
 from npusim.kernels import epilogue as ep
 from npusim.kernels import epilogue_costs as costs
 from npusim.kernels.conv_tiling import (
@@ -48,7 +48,6 @@ from npusim.kernels.conv_tiling import (
     n_tiles_once,
     span,
     tile_counts,
-    whole_groups,
 )
 from npusim.kernels.cube_tiling import Share, share
 from npusim.kernels.lang import Kernel, TileKernel

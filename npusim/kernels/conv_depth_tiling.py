@@ -235,8 +235,8 @@ def _tile(p: Pair, chip: ChipSpec, t: Tiling, rate: float) -> _Cycles:
     one, two, core, m0 = p.first, p.second, chip.core, t["m0"]
     columns, k = blocks(two.n1, t["n0"]), core.cube.k[one.dtype.value] / one.c0
     steps = blocks(one.k1, t["k0"]), blocks(p.mid, t["k2"]) * columns
-    first = m0 * p.mid * one.k1 / k + steps[0] * core.cube.head
-    second = m0 * p.mid * two.n1 / k + steps[1] * core.cube.head
+    first = core.cube.blocks(m0, p.mid) * one.k1 / k + steps[0] * core.cube.head
+    second = core.cube.blocks(m0, two.n1) * p.mid / k + steps[1] * core.cube.head
     l0b = one.fractal / core.mte1.l0b_rate
     feed = m0 * one.k1 * core.mte1.load3d_cycles * one.window.stride_w + one.k1 * p.mid * l0b
     first = max(first, feed + steps[0] * (core.mte1.load3d_head + core.mte1.head))

@@ -252,11 +252,6 @@ def conv_problem(args: KernelArgs) -> ConvProblem:
     return ConvProblem(n * g, c1, h, wd, co // g, ho * wo, window, x.dtype, spec, step, g, x.layout)
 
 
-def whole_groups(channels: int, filters: int, group: int, dtype: DType) -> bool:
-    """Whether groups of a convolution are whole blocks of channels, of its image and result."""
-    return group == 1 or not (channels // group % c0_of(dtype) or filters // group % 16)
-
-
 def read_rows(h: int, ho: int, kh: int, stride: int, top: int) -> tuple[int, int, int]:
     """(image rows, stride, row step) of a window: one row high, it leaves rows out of L1."""
     if kh == 1 and stride > 1 and not top and (ho - 1) * stride < h:
@@ -328,13 +323,13 @@ def _tiles(
             if chip.core.fixp is None and ep.strip_blocks(p.spec, chip, m0, n0) < 1:
                 continue
             weights = p.taps * n0 * fractal  # one C1 block
-            image = band * images * p.c1
-            kept = nc > n0 and l1 - 2 * image >= slots * weights * p.c1
+            image = band * images  # the same of the tile's images
+            kept = nc > n0 and l1 - 2 * image * p.c1 >= slots * weights * p.c1
             # An image that stays in L1 is loaded once, not for every n tile: nothing to weigh.
             first = 1 if kept and chip.core.fixp is None else 0
             for resident in range(first, 3 if p.groups == 1 else 2):  # filters change by group
-                fixed = (0, band * images * p.c1, weights * p.c1)[resident]
-                moving = (band * images + weights, weights, band * images)[resident]
+                fixed = (0, image * p.c1, weights * p.c1)[resident]
+                moving = (image + weights, weights, image)[resident]
                 panels = 2 if l1 - 2 * fixed >= slots * moving else 1
                 room = (l1 - panels * fixed) // (slots * moving)
                 if room < 1:

@@ -34,7 +34,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil
 
-from npusim.chip.spec import ChipSpec
+from npusim.chip.spec import ChipSpec, Fixp
 from npusim.errors import BufferFullError, KernelError
 from npusim.kernels.lang_vector import VectorInstructions
 from npusim.kernels.queues import SHORT_LOOP, Alloc, Loop, Queue
@@ -294,13 +294,7 @@ class Kernel(VectorInstructions):
         Raises:
             KernelError: the chip has no FIXP.
         """
-        fixp = self.chip.core.fixp
-        if fixp is None:
-            raise KernelError(
-                f"fixpipe on {self.chip.name}",
-                "chips with core.fixp",
-                "leave L0C through the vector pipe (l0c_to_ub)",
-            )
+        fixp = self._fixp("l0c_to_ub")
         nbytes = sum(d.nbytes for d, _ in pairs)
         rate = min(fixp.rate, fixp.elements * pairs[0][0].dtype.itemsize)
         cap = cost.dma_cap(nbytes, pieces, rate, fixp.burst, ALIGN)
@@ -321,6 +315,17 @@ class Kernel(VectorInstructions):
             effect,
         )
 
+    def _fixp(self, instead: str) -> Fixp:
+        """The chip's FIXP, or an error that says what to use in its place."""
+        fixp = self.chip.core.fixp
+        if fixp is None:
+            raise KernelError(
+                f"fixpipe on {self.chip.name}",
+                "chips with core.fixp",
+                f"leave L0C through the vector pipe ({instead})",
+            )
+        return fixp
+
     def fixpipe_l1(
         self, dst: Region, src: Region, biases: Sequence[Region] = (), relu: bool = False
     ) -> Instr:
@@ -329,13 +334,7 @@ class Kernel(VectorInstructions):
         Raises:
             KernelError: the chip has no FIXP.
         """
-        fixp = self.chip.core.fixp
-        if fixp is None:
-            raise KernelError(
-                f"fixpipe on {self.chip.name}",
-                "chips with core.fixp",
-                "leave L0C through the vector pipe (l0c_to_ub, ub_to_l1)",
-            )
+        fixp = self._fixp("l0c_to_ub, ub_to_l1")
         cycles = fixp.head + ceil(dst.nbytes / fixp.l1_rate)
         effect = effects.Fixpipe(((dst, src),), biases, relu) if self.functional else None
         return Instr(

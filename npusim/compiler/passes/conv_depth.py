@@ -32,15 +32,15 @@ def fuse_conv_depth(graph: Graph, ctx: CompileContext) -> Graph:
         first = find.makers.get(second.inputs[0]) if second.op_type == "Conv" else None
         if first is None or first.op_type != "Conv" or not _pointwise(graph, second):
             continue
-        reason = _mismatch(find, first, second)
+        taken, reason = False, _mismatch(find, first, second)
         if not reason and first.name in instead:
             reason = f"{first.name} is the second of another pair"
         if not reason:
             node = joined(first, second)
-            reason = times.objection(graph, (first, second), node)
-        ctx.decide(NAME, (first.name, second.name), not reason, reason or times.gain)
-        if not reason:
-            instead |= {first.name: None, second.name: node}
+            taken, reason = times.weigh(graph, (first, second), node)
+            if taken:
+                instead |= {first.name: None, second.name: node}
+        ctx.decide(NAME, (first.name, second.name), taken, reason)
     if not instead:
         return graph
     out = graph.copy()
@@ -94,8 +94,6 @@ class _Times:
     they share with the one launch is weighed alike.
     """
 
-    gain = ""  #: of the pair looked at last
-
     def __init__(self, ctx: CompileContext) -> None:
         self._ctx = ctx
         self._hot: ChipSpec = ctx.chip.with_all_in_l2()
@@ -110,13 +108,12 @@ class _Times:
         tiling = best_plan(kernel, args, self._ctx).tiling
         return get_kernel(kernel).estimate(args, self._hot, tiling) + self._overhead
 
-    def objection(self, graph: Graph, pair: tuple[Node, Node], node: Node) -> str:
-        """Why the node cannot run or does not pay; '' when it does."""
+    def weigh(self, graph: Graph, pair: tuple[Node, Node], node: Node) -> tuple[bool, str]:
+        """Whether the node can run and pays, and why."""
         kernel, why = select_kernel(kernel_args(graph, node), self._ctx.chip)
         if not kernel:
-            return why
+            return False, why
         together, apart = self.of(graph, node), sum(self.of(graph, n) for n in pair)
-        self.gain = f"{kernel} takes them: {together:.0f} cycles, apart {apart:.0f}"
         if together <= WORTH * apart:
-            return ""
-        return f"it would take {together:.0f} cycles, apart {apart:.0f}"
+            return True, f"{kernel} takes them: {together:.0f} cycles, apart {apart:.0f}"
+        return False, f"it would take {together:.0f} cycles, apart {apart:.0f}"

@@ -18,7 +18,7 @@ from npusim.compiler.options import CompileContext
 from npusim.compiler.passes.fuse import launch_of
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.ir import Constant, Graph, Layout, Node, Tensor, TensorType
-from npusim.kernels.conv_tiling import whole_groups
+from npusim.ir.layout import whole_groups
 from npusim.ops import attributes
 
 NAME = "GroupConv2DPass"

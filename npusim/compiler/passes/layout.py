@@ -20,10 +20,9 @@ from npusim.compiler.passes.small_channel import in_blocks_of_four
 from npusim.compiler.rewrite import Kind, graph_pass
 from npusim.compiler.select import kernel_args
 from npusim.ir import Graph, Layout, Node, Tensor
-from npusim.ir.layout import c0_of
-from npusim.kernels.conv_tiling import whole_groups
-from npusim.kernels.epilogue import QUANT_STEPS
+from npusim.ir.layout import c0_of, whole_groups
 from npusim.kernels.move import resize_repeats
+from npusim.kernels.requant import STEPS as QUANT_STEPS
 from npusim.ops import attributes, get_operator
 from npusim.program.kernel import KernelArgs, OperandSpec
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
+from math import prod
 
 import numpy as np
 
@@ -93,11 +94,9 @@ def _joined(graph: Graph, ctx: CompileContext, cube: Node, node: Node) -> tuple[
         return None, "scales that are not constants"
     values = [graph.constants[i].value() for i in node.inputs[1:]]
     scale, offset = _scale(node, values)
-    if scale is None or offset.size != 1:
-        return None, "scales that vary along other axes than the columns"
     result = graph.type_of(node.outputs[0])
     axis = 1 if cube.op_type == "Conv" else len(result.shape) - 1
-    if scale.size > 1 and not _per_column(scale.shape, result.shape, axis):
+    if scale is None or offset.size != 1 or not _per_column(scale.shape, result.shape, axis):
         return None, "scales that vary along other axes than the columns"
     if ctx.chip.core.fixp is not None and not fits_fixp(scale, int(offset.reshape(()))):
         return None, "FIXP keeps 19 bits of a scale: results would differ"
@@ -142,6 +141,8 @@ def _scale(node: Node, values: list[np.ndarray]) -> tuple[np.ndarray | None, np.
 
 
 def _per_column(shape: tuple[int, ...], result: tuple[int, ...], axis: int) -> bool:
-    """Whether values of that shape are one per index of the result's axis."""
+    """Whether values of that shape are one, or one per index of the result's axis."""
+    if prod(shape) == 1:
+        return True
     whole = (1,) * (len(result) - len(shape)) + shape
     return whole[axis] == result[axis] and all(n == 1 for i, n in enumerate(whole) if i != axis)

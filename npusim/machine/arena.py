@@ -35,6 +35,7 @@ class Arena:
         self._bytes = _new_memory(exe) if data is None else data
         self._moved = moved or {}
         self._start = start
+        self._views: dict[str, np.ndarray] = {}
 
     def at(self, moved: Mapping[str, np.ndarray], data: np.ndarray | None = None) -> Arena:
         """The same, with these buffers elsewhere, and the plan in `data` if that is given."""
@@ -42,8 +43,12 @@ class Arena:
 
     def storage(self, name: str) -> np.ndarray:
         """The buffer's device array (a view; writes go to device memory)."""
-        b = self._exe.buffers[name]
-        return self.raw(name).view(b.dtype.np).reshape(b.storage_shape)
+        found = self._views.get(name)
+        if found is None:
+            b = self._exe.buffers[name]
+            found = self.raw(name).view(b.dtype.np).reshape(b.storage_shape)
+            self._views[name] = found
+        return found
 
     def raw(self, name: str) -> np.ndarray:
         """The buffer's bytes (a view)."""

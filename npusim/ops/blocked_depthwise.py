@@ -1,108 +1,123 @@
-"""Depthwise convolution on NC1HWC0 itself: one filter per channel, whole rows of pixels at once."""
+"""Depthwise convolution on NC1HWC0 itself: one filter per channel, long rows at once.
+
+A row is a line of pixels of one block of channels, or all channels of one pixel: what is longer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from math import gcd
+from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ops.blocked import PIECE, Part, Pieces, Steps, apply_steps, extent, store
-from npusim.ops.registry import widen
+from npusim.ops.blocked import PIECE, channels_last, extent, strip_of
+from npusim.ops.blocked_epilogue import Finish, fp32
+from npusim.ops.parts import Part, Pieces, Steps, Work, by_blocks, by_rows
+from npusim.ops.scratch import Scratch, copy_runs, framed
 from npusim.ops.window import Window
 
 
-def depthwise_taps(weights: np.ndarray, c0: int) -> np.ndarray:
-    """Filters (C, 1, kh, kw) as (kh, kw, C1, C0), fp32."""
-    kernel = weights.shape[2:]
-    flat = _per_channel(weights, c0)
-    return np.ascontiguousarray(flat.transpose(2, 0, 1)).reshape(*kernel, *flat.shape[:2])
+@dataclass(frozen=True)
+class DepthwiseFilters:
+    """Filters in the order of their arithmetic, made once per weight.
+
+    Attributes:
+        taps: (kh, kw, C1, C0), fp32.
+        bias: (C1, C0), fp32.
+    """
+
+    taps: np.ndarray
+    bias: np.ndarray
+
+
+def depthwise_filters(
+    weights: np.ndarray, c0: int, bias: np.ndarray | None = None
+) -> DepthwiseFilters:
+    """Of weights (C, 1, kh, kw) and of the bias (C,)."""
+    c, _, kh, kw = weights.shape
+    taps = np.zeros((kh, kw, -(-c // c0) * c0), np.float32)
+    taps[..., :c] = fp32(weights).reshape(c, kh, kw).transpose(1, 2, 0)
+    start = np.zeros(taps.shape[2], np.float32)
+    if bias is not None:
+        start[:c] = fp32(bias).reshape(-1)
+    return DepthwiseFilters(taps.reshape(kh, kw, -1, c0), start.reshape(-1, c0))
 
 
 def depthwise_blocked(
-    x: np.ndarray,
-    taps: np.ndarray,
-    bias: np.ndarray | None,
-    window: Window,
-    steps: Steps,
-    out: np.ndarray,
+    x: np.ndarray, weights: DepthwiseFilters, window: Window, steps: Steps, out: np.ndarray
 ) -> Pieces:
     """A depthwise convolution with a fused epilogue, fp32 inside.
 
     Args:
-        x: (N, C1, H, W, C0); taps: from `depthwise_taps`; bias: (C,).
+        x: (N, C1, H, W, C0), read as the pieces run.
         steps: epilogue steps with their operand in NC1HWC0.
         out: (N, C1, Ho, Wo, C0), which the pieces write; no part of `x` or of an operand.
     """
     n, c1, h, w, c0 = x.shape
     ho, wo = window.out
-    start = None if bias is None else _per_channel(bias, c0).transpose(0, 2, 1)
-
-    def piece(part: Part) -> None:
-        data = widen(x[part.images, part.blocks])
-        assert data is not None
-        rows = np.tile(taps[:, :, part.blocks, None], (1, 1, 1, wo, 1))
-        rows = rows.reshape(*window.kernel, -1, wo * c0)
-        y: np.ndarray | None = None
-        for columns, seen in _rows_of_taps(data, window):
-            more = np.einsum("nchijx,ijcx->nchx", seen, rows[:, columns])
-            y = more if y is None else np.add(y, more, out=y)
-        assert y is not None
-        if start is not None:
-            y += np.tile(start[part.blocks], (1, wo, 1)).reshape(-1, 1, wo * c0)
-        z = apply_steps(y.reshape(*y.shape[:3], wo, c0), part.steps(steps, out.shape))
-        store(z, part.of(out, out.shape))
-
-    block = (h * w + ho * wo) * c0
-    return Pieces([partial(piece, p) for p in _by_blocks(n, c1, max(1, PIECE // block))])
+    if window.strides[1] > 1 or c1 >= wo:
+        row = w * max(1, h // ho) + wo
+        parts = by_rows(n, ho, max(1, PIECE // (row * c1 * c0)))
+        return Pieces([_by_pixel(x, weights, window, p, Finish(steps, p, out)) for p in parts])
+    lines = _Lines(
+        np.tile(weights.taps[..., None, :], (1, 1, 1, wo, 1)).reshape(*window.kernel, c1, -1),
+        np.tile(weights.bias[:, None], (1, 1, wo)),
+    )
+    parts = by_blocks(n, c1, max(1, PIECE // ((h * w + ho * wo) * c0)))
+    return Pieces([_by_line(x, lines, window, p, Finish(steps, p, out)) for p in parts])
 
 
-def _by_blocks(n: int, c1: int, blocks: int) -> list[Part]:
-    """About `blocks` blocks of channels each: of an image, or of whole images."""
-    everything = slice(None)
-    if blocks >= c1:
-        images = max(1, blocks // c1)
-        return [Part(slice(i, i + images), everything, everything) for i in range(0, n, images)]
-    return [
-        Part(slice(i, i + 1), slice(a, a + blocks), everything)
-        for i in range(n)
-        for a in range(0, c1, blocks)
-    ]
+def _by_pixel(
+    x: np.ndarray, weights: DepthwiseFilters, window: Window, part: Part, finish: Finish
+) -> Work:
+    """All channels of a pixel at once: the image in channels-last, and the result back."""
+    image, strip = strip_of(x[part.images], window, part.rows)
+    n, c1, _, _, c0 = image.shape
+    (ho, wo), (sh, sw), (dh, dw) = strip.out, strip.strides, strip.dilations
+    taps, bias = weights.taps.reshape(*window.kernel, -1), weights.bias.reshape(-1)
+    shape = (n, ho, wo, *window.kernel, c1 * c0)
+
+    def work(scratch: Scratch) -> None:
+        whole, row, pixel, _, item = (padded := channels_last(image, strip, scratch)).strides
+        strides = (whole, row * sh, pixel * sw, row * dh, pixel * dw, item)
+        seen: np.ndarray = np.ndarray(shape, np.float32, padded, 0, strides)
+        found = scratch.array("product", (n, ho, wo, c1 * c0))
+        np.einsum("nhwijc,ijc->nhwc", seen, taps, out=found)
+        found += bias
+        y = finish.room(scratch)
+        copy_runs(y, found.reshape(n, ho, wo, c1, c0).transpose(0, 3, 1, 2, 4))
+        finish(y)
+
+    return work
 
 
-def _per_channel(a: np.ndarray, c0: int) -> np.ndarray:
-    """(C, …) as (C1, C0, rest) fp32, with zeros for the channels that fill up the last block."""
-    wide = widen(a)
-    assert wide is not None
-    flat = wide.reshape(len(wide), -1)
-    filled = np.pad(flat, ((0, -len(flat) % c0), (0, 0)))
-    return filled.reshape(-1, c0, flat.shape[1])
+@dataclass(frozen=True)
+class _Lines:
+    """Filters (kh, kw, C1, Wo·C0) and bias (C1, 1, Wo·C0) repeated along a line of pixels."""
+
+    taps: np.ndarray
+    bias: np.ndarray
 
 
-def _rows_of_taps(x: np.ndarray, window: Window) -> Iterator[tuple[slice, np.ndarray]]:
-    """(Columns of the kernel, what they see: (N, C1, Ho, kh, columns, Wo·C0)).
+def _by_line(x: np.ndarray, lines: _Lines, window: Window, part: Part, finish: Finish) -> Work:
+    """A line of one block of channels at once, where the stride across is 1."""
+    image, taps, bias = x[part.images, part.blocks], lines.taps[:, :, part.blocks], lines.bias
+    bias = bias[part.blocks]
+    n, c1, h, w, c0 = image.shape
+    (ho, wo), (kh, kw), (dh, dw) = window.out, window.kernel, window.dilations
+    (top, left), (height, width), sh = window.begin, extent(window), window.strides[0]
+    rows, across = slice(top, top + h), slice(left, left + w)
+    shape = (n, c1, ho, kh, kw, wo * c0)
 
-    Rows of outputs are contiguous in it: the image's columns are taken apart by the stride, and
-    the taps that see the same of these parts go together.
-    """
-    n, c1, h, _, c0 = x.shape
-    (ho, wo), (kh, kw) = window.out, window.kernel
-    (sh, sw), (dh, dw) = window.strides, window.dilations
-    top, left = window.begin
-    height, width = extent(window)
-    period = sw // gcd(sw, dw)  # of taps that see the same part
-    for first in range(min(period, kw)):
-        columns = slice(first, kw, period)
-        at, part = divmod(first * dw, sw)
-        source = np.zeros((n, c1, height, len(range(part, width, sw)), c0), x.dtype)
-        skipped = (part - left) % sw  # columns of the image in front of the first that counts
-        seen = x[:, :, :, skipped::sw]
-        begin = (left + skipped - part) // sw
-        source[:, :, top : top + h, begin : begin + seen.shape[3]] = seen
-        flat = source.reshape(n, c1, height, -1)
-        whole, block, row, item = flat.strides
-        shape = (n, c1, ho, kh, len(range(kw)[columns]), wo * c0)
-        strides = (whole, block, row * sh, row * dh, period * dw // sw * c0 * item, item)
-        start = flat[..., at * c0 :]
-        yield columns, np.lib.stride_tricks.as_strided(start, shape, strides, writeable=False)
+    def work(scratch: Scratch) -> None:
+        padded = scratch.array("image", (n, c1, height, width, c0))
+        copy_runs(framed(padded, 2, rows, across), fp32(image))
+        whole, block, row, pixel, item = padded.strides
+        strides = (whole, block, row * sh, row * dh, pixel * dw, item)
+        seen: np.ndarray = np.ndarray(shape, np.float32, padded, 0, strides)
+        y = finish.room(scratch)
+        found = y.reshape(*y.shape[:3], -1)
+        np.einsum("nchijx,ijcx->nchx", seen, taps, out=found)
+        found += bias
+        finish(y)
+
+    return work

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -37,12 +38,12 @@ class Buffer:
     dtype: DType
     layout: Layout = Layout.ND
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Bytes, layout padding included."""
         return storage_bytes(self.shape, self.layout, self.dtype)
 
-    @property
+    @cached_property
     def storage_shape(self) -> tuple[int, ...]:
         """Shape of the array in the arena."""
         return storage_shape(self.shape, self.layout, self.dtype)

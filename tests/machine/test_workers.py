@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import npusim
 from npusim.machine.workers import Workers
+from npusim.ops.scratch import Scratch
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -18,14 +19,14 @@ def test_every_piece_runs_once(threads: int, count: int) -> None:
     done: list[int] = []
     with threadpool_limits(threads, user_api="blas"):
         workers = Workers()
-        workers.run([lambda i=i: done.append(i) for i in range(count)])
+        workers.run([lambda _, i=i: done.append(i) for i in range(count)])
     assert sorted(done) == list(range(count))
 
 
 def test_pieces_run_beside_each_other_with_one_blas_thread_each() -> None:
     meeting, seen = threading.Barrier(2, timeout=20), []
 
-    def piece() -> None:
+    def piece(_: Scratch) -> None:
         meeting.wait()  # two threads, or nobody gets further
         seen.append({i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"})
 
@@ -39,11 +40,11 @@ def test_pieces_run_beside_each_other_with_one_blas_thread_each() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_in_a_piece_is_raised(threads: int) -> None:
-    def fail() -> None:
+    def fail(_: Scratch) -> None:
         raise ZeroDivisionError
 
     with threadpool_limits(threads, user_api="blas"), pytest.raises(ZeroDivisionError):
-        Workers().run([fail, lambda: None])
+        Workers().run([fail, lambda _: None])
 
 
 def test_results_do_not_depend_on_the_threads() -> None:

@@ -14,8 +14,8 @@ from npusim.ir import EpilogueStep, Layout, Node, TensorType, pack, unpack
 from npusim.ir.dtype import DType
 from npusim.machine.workers import Workers
 from npusim.ops import compute_node, get_operator
-from npusim.ops.blocked import conv_blocked, gemm_weights
-from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_taps
+from npusim.ops.blocked import conv_blocked, filters
+from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_filters
 from npusim.ops.conv import conv_window
 
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -63,10 +63,10 @@ def test_blocked_convolutions(
     fused = list(zip(steps, operands, strict=True))
     y = np.full_like(pack(want, Layout.NC1HWC0), np.nan)
     if depthwise:
-        pieces = depthwise_blocked(image, depthwise_taps(w, 16), b, window, fused, y)
+        pieces = depthwise_blocked(image, depthwise_filters(w, 16, b), window, fused, y)
     else:
-        matrix = gemm_weights(pack(w, Layout.FRACTAL_Z), kernel[0] * kernel[1], c)
-        pieces = conv_blocked(image, matrix, b, window, fused, y)
+        dense = filters(pack(w, Layout.FRACTAL_Z), kernel[0] * kernel[1], c, b)
+        pieces = conv_blocked(image, dense, window, fused, y)
     Workers().run(pieces.work, pieces.whole)
     got = unpack(y, want.shape, Layout.NC1HWC0)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)

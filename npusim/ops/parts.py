@@ -1,0 +1,87 @@
+"""A result (N, C1, H, W, C0) in parts that depend on nothing of each other.
+
+What a part is depends on shapes only, so that the numbers do not depend on the threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from npusim.ir import EpilogueStep
+from npusim.ops.scratch import Scratch
+
+Work = Callable[[Scratch], None]
+Steps = Sequence[tuple[EpilogueStep, np.ndarray | None]]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Work in pieces that threads may share out.
+
+    Attributes:
+        whole: one piece after the other: in each, BLAS does best with all its threads.
+    """
+
+    work: Sequence[Work]
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a result (N, C1, H, W, C0)."""
+
+    images: slice
+    blocks: slice
+    rows: slice
+
+    @property
+    def channels(self) -> slice:
+        """Columns of a matrix that are the blocks of channels."""
+        first, last = self.blocks.start, self.blocks.stop
+        return slice(first and first * 16, last and last * 16)
+
+    def of(self, a: np.ndarray, whole: tuple[int, ...]) -> np.ndarray:
+        """The same part of an operand that is broadcast to `whole`."""
+        at = (self.images, self.blocks, self.rows)
+        if a.ndim < len(whole):
+            return a
+        return a[tuple(s if a.shape[i] == whole[i] else slice(None) for i, s in enumerate(at))]
+
+    def steps(self, steps: Steps, whole: tuple[int, ...]) -> Steps:
+        """Epilogue steps with this part of their operands."""
+        return [(s, a if a is None else self.of(a, whole)) for s, a in steps]
+
+
+def by_rows(n: int, height: int, rows: int) -> list[Part]:
+    """About `rows` rows each: of an image, or whole images."""
+    everything = slice(None)
+    if rows >= height:
+        return by_images(n, rows // height)
+    count = -(-height // rows)
+    cuts = [height * i // count for i in range(count + 1)]
+    return [
+        Part(slice(i, i + 1), everything, slice(a, b)) for i in range(n) for a, b in pairwise(cuts)
+    ]
+
+
+def by_images(n: int, images: int) -> list[Part]:
+    """`images` whole images each, at least one."""
+    everything, images = slice(None), max(1, images)
+    return [Part(slice(i, i + images), everything, everything) for i in range(0, n, images)]
+
+
+def by_blocks(n: int, c1: int, blocks: int) -> list[Part]:
+    """About `blocks` blocks of channels each: of an image, or of whole images."""
+    if blocks >= c1:
+        return by_images(n, blocks // c1)
+    return [p for image in by_images(n, 1) for p in by_channels(image, c1, -(-c1 // blocks))]
+
+
+def by_channels(part: Part, c1: int, count: int) -> list[Part]:
+    """A part in at most `count` parts of the blocks of channels."""
+    step = -(-c1 // max(1, count))
+    return [replace(part, blocks=slice(i, i + step)) for i in range(0, c1, step)]

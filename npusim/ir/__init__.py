@@ -2,7 +2,7 @@
 
 from npusim.ir.dtype import DType, convert
 from npusim.ir.graph import Constant, EpilogueStep, Graph, Node, Tensor, TensorType, verify
-from npusim.ir.layout import Layout, pack, storage_bytes, storage_shape, unpack
+from npusim.ir.layout import Layout, pack, pack_into, storage_bytes, storage_shape, unpack
 from npusim.ir.printer import format_graph, format_node
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "format_graph",
     "format_node",
     "pack",
+    "pack_into",
     "storage_bytes",
     "storage_shape",
     "unpack",

@@ -133,18 +133,16 @@ def _padded(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def _channel_blocks(x: np.ndarray, target: tuple[int, ...]) -> np.ndarray:
+def _channel_blocks(x: np.ndarray, out: np.ndarray) -> None:
     """(N, C, H, W) as (N, C1, H, W, C0): whole blocks, then the channels of the last one."""
-    n, _, h, w, c0 = target
+    n, _, h, w, c0 = out.shape
     whole, rest = divmod(x.shape[1], c0)
-    out = np.empty(target, x.dtype)
     blocked = x[:, : whole * c0].reshape(n, whole, c0, h, w)
     out[:, :whole] = blocked.transpose(0, 1, 3, 4, 2)
     if rest:
         out[:, whole] = 0
         for channel in range(rest):
             out[:, whole, ..., channel] = x[:, whole * c0 + channel]
-    return out
 
 
 def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
@@ -155,7 +153,9 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
     c0, target = c0_of(dtype, layout), storage_shape(x.shape, layout, dtype)
     layout = _NARROW.get(layout, layout)
     if layout is Layout.NC1HWC0:
-        return _channel_blocks(x, target)
+        out = np.empty(target, x.dtype)
+        _channel_blocks(x, out)
+        return out
     if layout is Layout.NDC1HWC0:
         n, d, c1, h, w, _ = target
         p = _padded(x, (n, c1 * c0, d, h, w)).reshape(n, c1, c0, d, h, w)
@@ -176,6 +176,15 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
     b = tuple(range(len(batch)))
     k = len(batch)
     return np.ascontiguousarray(p.transpose(*b, k + 2, k, k + 1, k + 3))
+
+
+def pack_into(x: np.ndarray, layout: Layout, out: np.ndarray) -> None:
+    """Store a logical array in the device's: `out` has its type and its shape in `layout`."""
+    plain = _NARROW.get(layout, layout) is Layout.NC1HWC0
+    if plain and not np.may_share_memory(x, out):
+        _channel_blocks(x, out)
+    else:
+        out[...] = pack(x, layout).reshape(out.shape)
 
 
 def unpack(x: np.ndarray, shape: tuple[int, ...], layout: Layout) -> np.ndarray:

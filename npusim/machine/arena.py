@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from npusim.errors import ModelError
-from npusim.ir import convert, pack, unpack
+from npusim.ir import convert, pack_into, unpack
 from npusim.limits import check_host_memory
 from npusim.program.executable import Executable
 
@@ -66,8 +66,7 @@ class Arena:
     def write(self, name: str, value: np.ndarray) -> None:
         """Store a logical array, converted to the buffer's type and layout."""
         b = self._exe.buffers[name]
-        typed = convert(value, b.dtype)
-        self.storage(name)[...] = pack(typed, b.layout).reshape(b.storage_shape)
+        pack_into(convert(value, b.dtype), b.layout, self.storage(name))
 
     def fill(
         self, address: int, nbytes: int, value: int, keep: Sequence[tuple[int, int]] = ()
@@ -126,4 +125,6 @@ def _new_memory(exe: Executable) -> np.ndarray:
     """Zeros for the whole plan, where this machine has that much."""
     need = exe.memory.arena_bytes
     check_host_memory(need, f"weights and activations of {exe.name}")
-    return np.zeros(need, np.uint8)
+    memory = np.empty(need, np.uint8)
+    memory.fill(0)  # asks for the pages now, not in the middle of tasks
+    return memory

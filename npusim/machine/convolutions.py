@@ -71,11 +71,14 @@ class Convolutions:
         x, w = (self._exe.buffers[n] for n in task.inputs[:2])
         return (x.layout, w.layout) in DENSE or self._depthwise(task)
 
-    def run(self, task: Task, arena: Arena) -> None:
-        """Compute a task that is one of `has`."""
+    def run(self, task: Task, arena: Arena) -> bool:
+        """Compute a task if it is one of these, and tell whether it is."""
         known = self._ahead.get(task.name)
+        if known is None and not self.has(task):
+            return False
         for pieces in [known] if known else self._stages(task, arena):
             self._workers.run(pieces.work, pieces.whole)
+        return True
 
     def _depthwise(self, task: Task) -> bool:
         x, w = (self._exe.buffers[n] for n in task.inputs[:2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from copy import copy
 
@@ -18,13 +19,22 @@ from npusim.program.executable import Executable, Task
 Observer = Callable[[Task, Arena], None]
 Seen = dict[str, np.ndarray]  #: operand → its bytes at some time
 
+TASKS, FLOPS = 64, 1e9  #: that wait for each other at most; 1 GFLOP are some 10 ms
+
 
 class FunctionalExecutor:
-    """Executes tasks on an arena when the timeline says they complete.
+    """Executes tasks on an arena in the order in which the timeline says they complete.
+
+    Life: `execute` is told of each; small ones wait for each other, since a processor that turns
+    from simulating to computing and back finds its caches full of the other. `catch_up` computes
+    what waits, and is the end of a run. In memory that others use too (`at`), none waits.
 
     Args:
         tile_level: run AI Core kernels instruction by instruction on real bytes.
         observe: called after each task (to compare intermediate tensors).
+
+    Attributes:
+        computing_s: seconds spent on numbers so far.
     """
 
     def __init__(
@@ -38,6 +48,9 @@ class FunctionalExecutor:
         self._exe, self._chip, self._arena = exe, chip, arena
         self._tile_level = tile_level
         self._observe = observe
+        self.computing_s = 0.0
+        self._due: list[Task] = []
+        self._at_once = tile_level
         self._convolutions = Convolutions(exe)
         if not tile_level:
             self._convolutions.prepare(arena)
@@ -48,32 +61,50 @@ class FunctionalExecutor:
         """The same in other memory, as `Arena.at`."""
         other = copy(self)
         other._arena = self._arena.at(moved, data)
+        other.computing_s, other._due, other._at_once = 0.0, [], True
         other._convolutions = self._convolutions.elsewhere()
         return other
 
     def look(self, task: Task) -> Seen:
         """The operands as they are when a task starts; constants, which stay, left out."""
+        self.catch_up()
         names = {n for n in task.inputs if n and n not in self._exe.constants}
         return {n: self._arena.raw(n).copy() for n in sorted(names)}
 
     def execute(self, task: Task, seen: Seen | None = None) -> None:
-        """Compute a task: read its inputs from the arena, write its outputs there.
+        """Compute a task, soon: read its inputs from the arena, write its outputs there.
 
         Args:
             seen: the operands at the task's start, where others run beside it. What changed since
                 is read in part as it was and in part as it is, since a kernel reads from its start
                 to its end: tasks that lack an event between them give wrong numbers.
         """
+        if seen is None:
+            self._due.append(task)
+            waiting = len(self._due) < TASKS and sum(t.flops for t in self._due) < FLOPS
+            if self._at_once or not waiting:
+                self.catch_up()
+            return
+        self.catch_up()
         changed = {}
-        for name, old in (seen or {}).items():
+        for name, old in seen.items():
             new = self._arena.raw(name)
             if not np.array_equal(old, new):
                 changed[name] = new.copy()
                 half = (old.size // 2) & ~31
                 new[:half] = old[:half]
-        self._compute(task)
+        self._due.append(task)
+        self.catch_up()
         for name, new in changed.items():
             self._restore(name, new, task)
+
+    def catch_up(self) -> None:
+        """Compute the tasks that are due."""
+        started = time.perf_counter()
+        due, self._due = self._due, []
+        for task in due:
+            self._compute(task)
+        self.computing_s += time.perf_counter() - started
 
     def _restore(self, name: str, value: np.ndarray, task: Task) -> None:
         """Put an operand's bytes back, but for those that the task wrote."""
@@ -97,6 +128,8 @@ class FunctionalExecutor:
 
     def _operator_level(self, task: Task) -> None:
         arena, buffers = self._arena, self._exe.buffers
+        if self._convolutions.run(task, arena):
+            return
         ins = [buffers[n] if n else None for n in task.inputs]
         outs = [buffers[n] for n in task.outputs]
         node = task.node
@@ -108,9 +141,6 @@ class FunctionalExecutor:
             types = [TensorType(b.storage_shape, b.dtype) for b in outs]
             for name, value in zip(task.outputs, compute_node(node, x, types), strict=True):
                 arena.storage(name)[...] = value
-            return
-        if self._convolutions.has(task):
-            self._convolutions.run(task, arena)
             return
         x = [arena.read(n) if n else None for n in task.inputs]
         types = [TensorType(b.shape, b.dtype) for b in outs]

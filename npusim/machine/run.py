@@ -76,12 +76,14 @@ def run_executable(
     process = HostProcess(device, LoadedExecutable(exe, executor), plan, keep == "full")
     try:
         device.run(exe.name)
+        if executor is not None:
+            executor.catch_up()
     except KeyboardInterrupt:
         partial = replace(_timeline(device, process, plan), partial=True)
-        raise RunInterrupted(_finished(device, partial, started)) from None
+        raise RunInterrupted(_finished(device, partial, started, executor)) from None
     timeline = _timeline(device, process, plan)
     check_timeline(timeline, chip.hbm_rate, chip.l2_rate)
-    return _finished(device, timeline, started)
+    return _finished(device, timeline, started, executor)
 
 
 def _timeline(device: Device, process: HostProcess, plan: HostPlan) -> Timeline:
@@ -93,5 +95,9 @@ def _timeline(device: Device, process: HostProcess, plan: HostPlan) -> Timeline:
     )
 
 
-def _finished(device: Device, timeline: Timeline, started: float) -> DeviceRun:
-    return DeviceRun(timeline, SimulatorSpeed(time.perf_counter() - started, device.events))
+def _finished(
+    device: Device, timeline: Timeline, started: float, executor: FunctionalExecutor | None
+) -> DeviceRun:
+    computing = executor.computing_s if executor else 0.0
+    wall = time.perf_counter() - started
+    return DeviceRun(timeline, SimulatorSpeed(wall, device.events, computing))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 
 from threadpoolctl import ThreadpoolController
 
 from npusim.ops.scratch import Scratch
+
+THREADS = 8  #: at most: between numpy's loops, only one thread runs
 
 
 class Workers:
@@ -18,9 +21,12 @@ class Workers:
 
     def __init__(self) -> None:
         self._blas = ThreadpoolController().select(user_api="blas")
-        self.threads = max((lib["num_threads"] for lib in self._blas.info()), default=1)
+        threads = max((lib["num_threads"] for lib in self._blas.info()), default=1)
+        self.threads = min(threads, THREADS)
         self._scratch = [Scratch() for _ in range(self.threads)]
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(max(1, self.threads - 1), "npusim")
+        if self.threads > 1:  # the first piece shall not wait for the threads' start
+            wait([self._pool.submit(int) for _ in range(self.threads - 1)])
 
     def run(self, pieces: Sequence[Callable[[Scratch], None]], whole: bool = False) -> None:
         """Run all pieces, in any order, each with its thread's scratch; an exception is raised.
@@ -32,17 +38,28 @@ class Workers:
 
         def take(scratch: Scratch) -> None:
             for piece in todo:
+                scratch.used = 0
                 piece(scratch)
 
         own, *theirs = self._scratch
         if self.threads == 1 or whole:
             return take(own)
         helpers = min(self.threads, len(pieces)) - 1
-        if helpers and self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads - 1, "npusim")
-        with self._blas.limit(limits=1):
-            others = [self._pool.submit(take, s) for s in theirs[:helpers]] if self._pool else []
+        with self._one_blas_thread():
+            others = [self._pool.submit(take, s) for s in theirs[:helpers]]
             take(own)
             for other in others:
                 if not other.cancel():  # one that has yet to wake up is too late
                     other.result()
+
+    @contextmanager
+    def _one_blas_thread(self) -> Iterator[None]:
+        """As `ThreadpoolController.limit`, which takes as long as a small product."""
+        threads = [(lib, lib.get_num_threads()) for lib in self._blas.lib_controllers]
+        for lib, _ in threads:
+            lib.set_num_threads(1)
+        try:
+            yield
+        finally:
+            for lib, number in threads:
+                lib.set_num_threads(number)

@@ -121,7 +121,9 @@ def _grouped(
     def work(scratch: Scratch) -> None:
         y = finish.room(scratch)
         for own, matrix, z in zip(columns, matrices, np.split(y, group, 1), strict=True):
+            before = scratch.used
             _product(own(scratch), matrix, z, scratch)
+            scratch.used = before
         finish(y)
 
     return work
@@ -138,7 +140,7 @@ def _whole_product(
 ) -> None:
     """The same as one product, which BLAS shares out among its threads."""
     n, pixels, k = columns.shape
-    found = scratch.array("product", (n * pixels, weights.shape[1]))
+    found = scratch.array((n * pixels, weights.shape[1]))
     np.matmul(columns.reshape(-1, k), weights, out=found)
     blocks = found.reshape(n, pixels, -1, 16).transpose(0, 2, 1, 3)
     copy_runs(out.reshape(*out.shape[:2], -1, 16), blocks)
@@ -188,7 +190,7 @@ def _columns(x: np.ndarray, window: Window) -> Columns:
     strides = tuple(4 * i for i in (ho * wo * pixel, wo * pixel, pixel, c0))
 
     def columns(scratch: Scratch) -> np.ndarray:
-        found = scratch.array("columns", (n, ho * wo, pixel))
+        found = scratch.array((n, ho * wo, pixel))
         found[..., -1] = 1
         target = runs(found, (n, ho, wo, c1, c0), strides)
         target[...] = fp32(seen).view(target.dtype)[..., 0].transpose(0, 2, 3, 1)
@@ -214,7 +216,7 @@ def _columns_of_taps(x: np.ndarray, window: Window) -> Columns:
 
     def columns(scratch: Scratch) -> np.ndarray:
         image = channels_last(x, window, scratch)
-        found = scratch.array("columns", (n, ho * wo, pixel))
+        found = scratch.array((n, ho * wo, pixel))
         found[..., -1] = 1
         runs(found, taps, placed)[...] = runs(image, taps, seen)
         return found
@@ -226,7 +228,7 @@ def channels_last(x: np.ndarray, window: Window, scratch: Scratch) -> np.ndarray
     """The padded image: (N, height, width, C1, C0), fp32."""
     n, c1, h, w, c0 = x.shape
     top, left = window.begin
-    image = scratch.array("image", (n, *extent(window), c1, c0))
+    image = scratch.array((n, *extent(window), c1, c0))
     inside = framed(image, 1, slice(top, top + h), slice(left, left + w))
     copy_runs(inside, fp32(x).transpose(0, 2, 3, 1, 4))
     return image

@@ -80,7 +80,7 @@ def _by_pixel(
         whole, row, pixel, _, item = (padded := channels_last(image, strip, scratch)).strides
         strides = (whole, row * sh, pixel * sw, row * dh, pixel * dw, item)
         seen: np.ndarray = np.ndarray(shape, np.float32, padded, 0, strides)
-        found = scratch.array("product", (n, ho, wo, c1 * c0))
+        found = scratch.array((n, ho, wo, c1 * c0))
         np.einsum("nhwijc,ijc->nhwc", seen, taps, out=found)
         found += bias
         y = finish.room(scratch)
@@ -109,7 +109,7 @@ def _by_line(x: np.ndarray, lines: _Lines, window: Window, part: Part, finish: F
     shape = (n, c1, ho, kh, kw, wo * c0)
 
     def work(scratch: Scratch) -> None:
-        padded = scratch.array("image", (n, c1, height, width, c0))
+        padded = scratch.array((n, c1, height, width, c0))
         copy_runs(framed(padded, 2, rows, across), fp32(image))
         whole, block, row, pixel, item = padded.strides
         strides = (whole, block, row * sh, row * dh, pixel * dw, item)

@@ -35,7 +35,7 @@ class Finish:
 
     def room(self, scratch: Scratch) -> np.ndarray:
         """fp32 (n, blocks, rows, Wo, C0) for the part."""
-        return self._target if self._in_place else scratch.array("result", self._target.shape)
+        return self._target if self._in_place else scratch.array(self._target.shape)
 
     def __call__(self, y: np.ndarray) -> None:
         """Finish the values in `room`."""

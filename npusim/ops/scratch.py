@@ -6,23 +6,33 @@ from math import prod
 
 import numpy as np
 
+LINE = 16  #: elements of a line of a processor's cache
+START = 1 << 20  #: elements (4 MiB): what pieces of convolutions need
+
 
 class Scratch:
-    """Named arrays of one thread; a name's memory grows to the largest that was asked for.
+    """fp32 arrays for one thread's work, one piece after the other in the same memory.
 
-    A page that the operating system has yet to give costs more than the arithmetic on it.
+    A page that the operating system has yet to give costs more than the arithmetic on it: they
+    are asked for when this is made.
+
+    Attributes:
+        used: elements in use; setting it back gives up the arrays since.
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, np.ndarray] = {}
+        self._block = np.empty(START, np.float32)
+        self._block.fill(0)
+        self.used = 0
 
-    def array(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """fp32 of this shape, contiguous, with whatever it holds; it ends the name's last one."""
+    def array(self, shape: tuple[int, ...]) -> np.ndarray:
+        """A contiguous array, with whatever it holds."""
         size = prod(shape)
-        held = self._held.get(name)
-        if held is None or held.size < size:
-            held = self._held[name] = np.empty(size, np.float32)
-        return held[:size].reshape(shape)
+        if self.used + size > len(self._block):
+            self._block, self.used = np.empty(2 * (self.used + size), np.float32), 0
+        start = self.used
+        self.used += -(-size // LINE) * LINE
+        return self._block[start : start + size].reshape(shape)
 
 
 def runs(a: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:

@@ -57,6 +57,7 @@ def result_json(result: RunResult) -> dict[str, object]:
             "wall_s": speed.wall_s,
             "events": speed.events,
             "events_per_s": speed.events_per_s,
+            "computing_s": speed.computing_s,
         },
     }
     return {key: _plain(value) for key, value in data.items()}

@@ -299,10 +299,11 @@ def _check_table(result: RunResult) -> Table:
 
 def _footer(result: RunResult) -> Lines:
     speed = result.speed
+    computing = f" ({speed.computing_s:.2f} s of it computing)" if speed.computing_s else ""
     lines = [
         (
             "simulator",
-            f"{speed.wall_s:.2f} s, {speed.events:,} events, "
+            f"{speed.wall_s:.2f} s{computing}, {speed.events:,} events, "
             f"{quantity(speed.events_per_s)} events/s",
         )
     ]

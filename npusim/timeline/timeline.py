@@ -160,10 +160,17 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class SimulatorSpeed:
-    """The simulator's own speed."""
+    """The simulator's own speed.
+
+    Attributes:
+        wall_s: seconds that the run took.
+        events: of the engine.
+        computing_s: of `wall_s`, those in which numbers were computed.
+    """
 
     wall_s: float
     events: int
+    computing_s: float = 0.0
 
     @property
     def events_per_s(self) -> float:

@@ -34,7 +34,7 @@ def test_keys(make_result) -> None:
     assert list(data["ops"][0]["pipes"]) == PIPES
     assert list(data["memory"]) == ["peak_bytes", "weight_bytes", "activation_bytes"]
     assert data["check"] == {"logits": {"max_abs_err": 1e-3, "max_rel_err": 1e-2, "cosine": 0.9999}}
-    assert list(data["simulator"]) == ["wall_s", "events", "events_per_s"]
+    assert list(data["simulator"]) == ["wall_s", "events", "events_per_s", "computing_s"]
 
 
 def test_values(make_result) -> None:

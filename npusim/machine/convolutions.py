@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -40,7 +41,6 @@ class Convolutions:
 
     def __init__(self, exe: Executable) -> None:
         self._exe = exe
-        self._workers = Workers()
         self._filters: dict[tuple[str, str], Filters] = {}
         self._depthwise_filters: dict[tuple[str, str], DepthwiseFilters] = {}
         self._ahead: dict[str, Pieces] = {}
@@ -57,6 +57,12 @@ class Convolutions:
                         self._filters[key] = self._for_product(key, arena)
             if self._can_be_made_ahead(task, arena):
                 (self._ahead[task.name],) = self._stages(task, arena)
+        if self._filters or self._depthwise_filters:
+            assert self._workers  # its threads start now, not in the middle of a run
+
+    @cached_property
+    def _workers(self) -> Workers:
+        return Workers()
 
     def elsewhere(self) -> Convolutions:
         """The same for other memory."""

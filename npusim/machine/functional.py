@@ -25,7 +25,7 @@ TASKS, FLOPS = 64, 1e9  #: that wait for each other at most; 1 GFLOP are some 10
 class FunctionalExecutor:
     """Executes tasks on an arena in the order in which the timeline says they complete.
 
-    Life: `execute` is told of each; small ones wait for each other, since a processor that turns
+    Life: `complete` is told of each; small ones wait for each other, since a processor that turns
     from simulating to computing and back finds its caches full of the other. `catch_up` computes
     what waits, and is the end of a run. In memory that others use too (`at`), none waits.
 
@@ -71,39 +71,44 @@ class FunctionalExecutor:
         names = {n for n in task.inputs if n and n not in self._exe.constants}
         return {n: self._arena.raw(n).copy() for n in sorted(names)}
 
+    def complete(self, task: Task, seen: Seen | None = None) -> None:
+        """A task is over: compute it, now or together with those to come.
+
+        Args:
+            seen: as for `execute`.
+        """
+        if seen is not None or self._at_once:
+            self.catch_up()
+            return self.execute(task, seen)
+        self._due.append(task)
+        if len(self._due) >= TASKS or sum(t.flops for t in self._due) >= FLOPS:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Compute the tasks that wait."""
+        due, self._due = self._due, []
+        for task in due:
+            self.execute(task)
+
     def execute(self, task: Task, seen: Seen | None = None) -> None:
-        """Compute a task, soon: read its inputs from the arena, write its outputs there.
+        """Compute a task: read its inputs from the arena, write its outputs there.
 
         Args:
             seen: the operands at the task's start, where others run beside it. What changed since
                 is read in part as it was and in part as it is, since a kernel reads from its start
                 to its end: tasks that lack an event between them give wrong numbers.
         """
-        if seen is None:
-            self._due.append(task)
-            waiting = len(self._due) < TASKS and sum(t.flops for t in self._due) < FLOPS
-            if self._at_once or not waiting:
-                self.catch_up()
-            return
-        self.catch_up()
+        started = time.perf_counter()
         changed = {}
-        for name, old in seen.items():
+        for name, old in (seen or {}).items():
             new = self._arena.raw(name)
             if not np.array_equal(old, new):
                 changed[name] = new.copy()
                 half = (old.size // 2) & ~31
                 new[:half] = old[:half]
-        self._due.append(task)
-        self.catch_up()
+        self._compute(task)
         for name, new in changed.items():
             self._restore(name, new, task)
-
-    def catch_up(self) -> None:
-        """Compute the tasks that are due."""
-        started = time.perf_counter()
-        due, self._due = self._due, []
-        for task in due:
-            self._compute(task)
         self.computing_s += time.perf_counter() - started
 
     def _restore(self, name: str, value: np.ndarray, task: Task) -> None:

@@ -101,7 +101,7 @@ class TaskRunner:
         self._shared.cores.give(cores)
         home.check(task)  # memory may have been freed meanwhile
         if executor is not None:
-            executor.execute(task, seen)
+            executor.complete(task, seen)
         return record
 
     def _known(self, call: KernelCall) -> _Launch:

@@ -67,23 +67,29 @@ def run_executable(
         DeadlockError: a wait for an event that nobody records, a kernel that does not end.
         AccountingError: time or bytes do not close. RunInterrupted: Ctrl-C.
     """
-    started = time.perf_counter()
+    started, computed = time.perf_counter(), executor.computing_s if executor else 0.0
     plan = host or HostPlan()
     recorder = KeepAll() if keep == "full" else KeepTotals()
     total = len(exe.tasks) * plan.steps
     tell = None if progress is None else (lambda done: progress(done, total))
     device = Device(chip, recorder, detail, trace, tell, watch, observer, reuse)
     process = HostProcess(device, LoadedExecutable(exe, executor), plan, keep == "full")
+
+    def finished(timeline: Timeline) -> DeviceRun:
+        computing = executor.computing_s - computed if executor else 0.0
+        wall = time.perf_counter() - started
+        return DeviceRun(timeline, SimulatorSpeed(wall, device.events, computing))
+
     try:
         device.run(exe.name)
         if executor is not None:
             executor.catch_up()
     except KeyboardInterrupt:
         partial = replace(_timeline(device, process, plan), partial=True)
-        raise RunInterrupted(_finished(device, partial, started, executor)) from None
+        raise RunInterrupted(finished(partial)) from None
     timeline = _timeline(device, process, plan)
     check_timeline(timeline, chip.hbm_rate, chip.l2_rate)
-    return _finished(device, timeline, started, executor)
+    return finished(timeline)
 
 
 def _timeline(device: Device, process: HostProcess, plan: HostPlan) -> Timeline:
@@ -93,11 +99,3 @@ def _timeline(device: Device, process: HostProcess, plan: HostPlan) -> Timeline:
     return Timeline(
         chip.name, chip.clock, ops, max(ends), totals=totals, host=used, steps=plan.steps
     )
-
-
-def _finished(
-    device: Device, timeline: Timeline, started: float, executor: FunctionalExecutor | None
-) -> DeviceRun:
-    computing = executor.computing_s if executor else 0.0
-    wall = time.perf_counter() - started
-    return DeviceRun(timeline, SimulatorSpeed(wall, device.events, computing))

@@ -125,6 +125,9 @@ def _new_memory(exe: Executable) -> np.ndarray:
     """Zeros for the whole plan, where this machine has that much."""
     need = exe.memory.arena_bytes
     check_host_memory(need, f"weights and activations of {exe.name}")
-    memory = np.empty(need, np.uint8)
-    memory.fill(0)  # asks for the pages now, not in the middle of tasks
+    memory = np.zeros(need, np.uint8)
+    # Weights will be copied in; the pages of all else are asked for now, not amid the tasks.
+    weights = [exe.buffers[n] for n in exe.constants]
+    memory[: min((w.address for w in weights), default=need)] = 0
+    memory[max((w.address + w.nbytes for w in weights), default=need) :] = 0
     return memory

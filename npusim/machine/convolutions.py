@@ -35,8 +35,8 @@ AHEAD = 8  #: images up to which a convolution's pieces are made once and kept
 class Convolutions:
     """Those of an executable's tasks that run on the device layouts.
 
-    Life: weights that are constants are put in the order of their arithmetic when this is made.
-    Where nothing but the image changes from run to run, so is all else that follows from shapes.
+    Life: `prepare` puts weights that are constants in the order of their arithmetic, and makes the
+    pieces of convolutions of which nothing but values will change. `run` is called for each task.
     """
 
     def __init__(self, exe: Executable) -> None:

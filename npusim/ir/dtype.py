@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from enum import StrEnum
+from functools import cache
 
 import ml_dtypes
 import numpy as np
@@ -59,7 +61,8 @@ class DType(StrEnum):
         return self.value in NARROW
 
     @staticmethod
-    def of(dtype: object) -> DType:
+    @cache  # numpy makes a dtype's name anew each time
+    def of(dtype: Hashable) -> DType:
         """The DType of a numpy dtype or a name.
 
         Raises:

@@ -43,13 +43,14 @@ class Filters:
 
     @staticmethod
     def of(by_tap: np.ndarray, bias: np.ndarray | None) -> Filters:
-        """Of weights (taps, channels, Co1·16) and of the bias (Co,)."""
-        taps, channels, co = by_tap.shape
-        matrix = np.zeros((taps * channels + 1, co), np.float32)
+        """Of weights (taps, C1, C0, Co1·16) and of the bias (Co,)."""
+        taps, c1, c0, co = by_tap.shape
+        matrix = np.empty((taps * c1 * c0 + 1, co), np.float32)
         matrix[:-1].reshape(by_tap.shape)[...] = by_tap
+        matrix[-1] = 0
         if bias is not None:
             matrix[-1, : bias.size] = fp32(bias).reshape(-1)
-        return Filters(matrix, taps, channels)
+        return Filters(matrix, taps, c1 * c0)
 
 
 def filters(
@@ -58,7 +59,7 @@ def filters(
     """Of FRACTAL_Z (C1·taps, Co1, 16 co, C0 ci)."""
     k1, co1, co0, c0 = fractal_z.shape
     by_tap = fp32(fractal_z).reshape(k1 // taps, taps, co1 * co0, c0).transpose(1, 0, 3, 2)
-    return Filters.of(by_tap[:, :, :channels].reshape(taps, -1, co1 * co0), bias)
+    return Filters.of(by_tap[:, :, :channels], bias)
 
 
 def filters_few(
@@ -67,7 +68,7 @@ def filters_few(
     """Of FRACTAL_Z_C04 (K1, Co1, 16 co, C0)."""
     _, co1, co0, _ = fractal_z.shape
     rows = fp32(fractal_z).transpose(0, 3, 1, 2).reshape(-1, co1 * co0)[: taps * C04]
-    return Filters.of(rows.reshape(taps, C04, -1)[:, :channels], bias)
+    return Filters.of(rows.reshape(taps, 1, C04, -1)[:, :, :channels], bias)
 
 
 def conv_blocked(
@@ -91,9 +92,8 @@ def conv_blocked(
         image, strip = strip_of(seen[part.images], window, part.rows)
         matrix = weights.matrix[:, part.channels]
         finish = Finish(steps, part, out)
-        if group > 1:
-            return _grouped(image, strip, matrix, group, finish)
-        columns, product = _columns(image, strip), _whole_product if whole else _product
+        columns = _columns(image, strip, group)
+        product = _whole_product if whole else _product
 
         def work(scratch: Scratch) -> None:
             y = finish.room(scratch)
@@ -111,35 +111,19 @@ def conv_blocked(
     return Pieces([piece(p) for p in parts])
 
 
-def _grouped(
-    image: np.ndarray, strip: Window, weights: np.ndarray, group: int, finish: Finish
-) -> Work:
-    """All groups of a part, one after the other."""
-    columns = [_columns(i, strip) for i in np.split(image, group, 1)]
-    matrices = np.split(weights, group, 1)
-
-    def work(scratch: Scratch) -> None:
-        y = finish.room(scratch)
-        for own, matrix, z in zip(columns, matrices, np.split(y, group, 1), strict=True):
-            before = scratch.used
-            _product(own(scratch), matrix, z, scratch)
-            scratch.used = before
-        finish(y)
-
-    return work
-
-
 def _product(columns: np.ndarray, weights: np.ndarray, out: np.ndarray, _: Scratch) -> None:
-    """(N, pixels, K) by (K, Co) into (N, Co1, …, 16), block by block of channels."""
-    by_block = weights.reshape(len(weights), -1, 16).transpose(1, 0, 2)
-    np.matmul(columns[:, None], by_block, out=out.reshape(*out.shape[:2], -1, 16))
+    """(groups, N, pixels, K) by (K, Co) into (N, Co1, …, 16), block by block of channels."""
+    group, n, pixels, k = columns.shape
+    by_block = weights.reshape(k, group, 1, -1, 16).transpose(1, 2, 3, 0, 4)
+    target = out.reshape(n, group, -1, pixels, 16).transpose(1, 0, 2, 3, 4)
+    np.matmul(columns[:, :, None], by_block, out=target)
 
 
 def _whole_product(
     columns: np.ndarray, weights: np.ndarray, out: np.ndarray, scratch: Scratch
 ) -> None:
-    """The same as one product, which BLAS shares out among its threads."""
-    n, pixels, k = columns.shape
+    """The same of one group as one product, which BLAS shares out among its threads."""
+    _, n, pixels, k = columns.shape
     found = scratch.array((n * pixels, weights.shape[1]))
     np.matmul(columns.reshape(-1, k), weights, out=found)
     blocks = found.reshape(n, pixels, -1, 16).transpose(0, 2, 1, 3)
@@ -179,46 +163,51 @@ def extent(window: Window) -> tuple[int, int]:
     return height, width
 
 
-def _columns(x: np.ndarray, window: Window) -> Columns:
-    """img2col: what gives (N, pixels, K + 1) in fp32, K in (tap, channel) order, then 1."""
+def _columns(x: np.ndarray, window: Window, group: int) -> Columns:
+    """img2col: what gives (groups, N, pixels, K + 1) in fp32, K in (tap, channel) order, then 1."""
     n, c1, _, _, c0 = x.shape
     (ho, wo), (sh, sw) = window.out, window.strides
     seen = x[:, :, : (ho - 1) * sh + 1 : sh, : (wo - 1) * sw + 1 : sw]
     if window.taps > 1 or any(window.begin) or seen.shape[2:4] != (ho, wo):
-        return _columns_of_taps(x, window)
-    pixel = c1 * c0 + 1  # elements
-    strides = tuple(4 * i for i in (ho * wo * pixel, wo * pixel, pixel, c0))
+        return _columns_of_taps(x, window, group)
+    pixel = c1 // group * c0 + 1  # elements
+    image = ho * wo * pixel
+    shape = (n, ho, wo, group, c1 // group, c0)
+    strides = tuple(4 * i for i in (image, wo * pixel, pixel, n * image, c0))
 
     def columns(scratch: Scratch) -> np.ndarray:
-        found = scratch.array((n, ho * wo, pixel))
+        found = scratch.array((group, n, ho * wo, pixel))
         found[..., -1] = 1
-        target = runs(found, (n, ho, wo, c1, c0), strides)
-        target[...] = fp32(seen).view(target.dtype)[..., 0].transpose(0, 2, 3, 1)
+        target = runs(found, shape, strides)
+        source = fp32(seen).view(target.dtype)[..., 0].transpose(0, 2, 3, 1)
+        target[...] = source.reshape(target.shape)
         return found
 
     return columns
 
 
-def _columns_of_taps(x: np.ndarray, window: Window) -> Columns:
+def _columns_of_taps(x: np.ndarray, window: Window, group: int) -> Columns:
     """The image is turned into channels-last once; a row of taps is then one contiguous run."""
     n, c1, _, _, c0 = x.shape
     (ho, wo), (kh, kw) = window.out, window.kernel
     (sh, sw), (dh, dw) = window.strides, window.dilations
     height, width = extent(window)
     step = c1 * c0  # elements to the next pixel of the image
-    pixel = kh * kw * step + 1
-    taps: tuple[int, ...] = (n, ho, wo, kh, kw * step)
-    source = [height * width * step, width * sh * step, sw * step, width * dh * step]
-    target = [ho * wo * pixel, wo * pixel, pixel, kw * step]
-    if dw > 1:
-        taps, source, target = (*taps[:4], kw, step), [*source, dw * step], [*target, step]
+    own = step // group  # of them, a group's
+    pixel = kh * kw * own + 1
+    image = ho * wo * pixel
+    taps: tuple[int, ...] = (group, n, ho, wo, kh, kw * own)
+    source = [own, height * width * step, width * sh * step, sw * step, width * dh * step]
+    target = [n * image, image, wo * pixel, pixel, kw * own]
+    if dw > 1 or group > 1:
+        taps, source, target = (*taps[:5], kw, own), [*source, dw * step], [*target, own]
     seen, placed = (tuple(4 * i for i in strides) for strides in (source, target))
 
     def columns(scratch: Scratch) -> np.ndarray:
-        image = channels_last(x, window, scratch)
-        found = scratch.array((n, ho * wo, pixel))
+        turned = channels_last(x, window, scratch)
+        found = scratch.array((group, n, ho * wo, pixel))
         found[..., -1] = 1
-        runs(found, taps, placed)[...] = runs(image, taps, seen)
+        runs(found, taps, placed)[...] = runs(turned, taps, seen)
         return found
 
     return columns

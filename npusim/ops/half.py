@@ -17,9 +17,8 @@ _FEW = 1 << 12  # below this many elements numpy's own conversion is faster
 _INF32, _MAGNITUDE = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF)
 _LARGEST = np.uint32(0x477FE000)  # 65504, the largest finite fp16
 _NORMAL = np.uint32(0x38800000)  # 2^-14, the smallest normal fp16
-_REBIAS = np.uint32((112 << 23) - 0x0FFF)  # exponent bias, less what rounding to even adds
-_HALF = np.float32(0.5)  # its last place is fp16's subnormal step
-_HALF_BITS = np.uint32(0x3F000000)
+#: 2^15, as a step of the exponent: added to 4 · x, 2^15 times x's own power of two leaves ten bits.
+_MAGIC = np.uint32(15 << 23)
 
 
 def to_fp32(h: np.ndarray) -> np.ndarray:
@@ -54,20 +53,19 @@ def to_fp16(x: np.ndarray) -> np.ndarray:
     scratch = np.empty((3, min(_BLOCK, source.size)), np.uint32)
     for i in range(0, source.size, _BLOCK):
         bits = source[i : i + _BLOCK]
-        magnitude, clamped, half = scratch[:, : bits.size]
+        magnitude, rounded, half = scratch[:, : bits.size]
         np.bitwise_and(bits, _MAGNITUDE, out=magnitude)
-        np.minimum(magnitude, _LARGEST, out=clamped)
-        np.right_shift(clamped, 13, out=half)
-        half &= 1
-        half += clamped
-        half -= _REBIAS
-        half >>= 13
-        small = magnitude < _NORMAL
-        if small.any():
-            value = clamped.view(np.float32)
-            value += _HALF
-            clamped -= _HALF_BITS
-            np.copyto(half, clamped, where=small)
+        np.minimum(magnitude, _LARGEST, out=rounded)
+        np.bitwise_and(rounded, _INF32, out=half)
+        np.maximum(half, _NORMAL, out=half)
+        half += _MAGIC
+        value = rounded.view(np.float32)
+        value *= np.float32(4)
+        value += half.view(np.float32)  # rounds to nearest even, subnormals too
+        np.right_shift(rounded, 13, out=half)
+        half &= 0x7C00  # the exponent, or one less where the bits to come have x's leading one
+        rounded &= 0xFFF
+        half += rounded
         if magnitude.max() >= _INF32:
             half[magnitude == _INF32] = 0x7C00
             half[magnitude > _INF32] = 0x7E00  # NaN

@@ -83,3 +83,30 @@ def test_clip_lets_the_upper_bound_win(low: float | None, high: float | None) ->
     given_ = [x, *(None if v is None else np.asarray(v) for v in bounds)]
     got = compute_node(node, given_, [TensorType(x.shape, DType.FLOAT32)])[0]
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
+@pytest.mark.parametrize(("group", "kernel", "stride", "dilation"), [
+    (2, 1, 1, 1), (4, 1, 2, 1), (2, 3, 1, 1), (4, 3, 2, 1), (2, 3, 1, 2),
+])  # fmt: skip
+def test_groups_of_whole_blocks(
+    group: int, kernel: int, stride: int, dilation: int, dtype: DType
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 64, 9, 11)).astype(dtype.np)
+    w = rng.standard_normal((128, 64 // group, kernel, kernel)).astype(dtype.np)
+    b = rng.standard_normal(128).astype(np.float32)
+    attrs = {"group": group, "strides": (stride,) * 2, "dilations": (dilation,) * 2}
+    attrs["pads"] = (kernel // 2,) * 4
+    window = conv_window(x.shape[2:], w.shape[2:], {**get_operator("Conv").attrs, **attrs})
+    want_type = TensorType((2, 128, *window.out), dtype)
+    node = Node("n", "Conv", ("x", "w", "b"), ("y",), attrs, (EpilogueStep("Relu"),))
+    want = compute_node(node, [x, w, b], [want_type])[0]
+    y = np.full_like(pack(want, Layout.NC1HWC0), np.nan)
+    dense = filters(pack(w, Layout.FRACTAL_Z), kernel * kernel, 64 // group, b)
+    relu = [(EpilogueStep("Relu"), None)]
+    pieces = conv_blocked(pack(x, Layout.NC1HWC0), dense, window, relu, y, group)
+    Workers().run(pieces.work, pieces.whole)
+    got = unpack(y, want.shape, Layout.NC1HWC0)
+    tolerance = 1e-4 if dtype is DType.FLOAT32 else 2e-3
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)

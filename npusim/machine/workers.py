@@ -10,6 +10,7 @@ from threadpoolctl import ThreadpoolController
 
 from npusim.ops.scratch import Scratch
 
+ENOUGH = 8  #: pieces; with fewer, another thread wakes up when the work is as good as done
 THREADS = 8  #: at most: between numpy's loops, only one thread runs
 
 
@@ -17,6 +18,7 @@ class Workers:
     """As many threads as BLAS would use (`OPENBLAS_NUM_THREADS` and the like say how many).
 
     BLAS has one thread in each piece: its own would wait for each other in every small product.
+    A few pieces are done in this thread.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Workers:
         own, *theirs = self._scratch
         if self.threads == 1 or whole:
             return take(own)
-        helpers = min(self.threads, len(pieces)) - 1
+        helpers = self.threads - 1 if len(pieces) >= ENOUGH else 0
         with self._one_blas_thread():
             others = [self._pool.submit(take, s) for s in theirs[:helpers]]
             take(own)

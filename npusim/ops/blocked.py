@@ -14,7 +14,7 @@ import numpy as np
 
 from npusim.ir.layout import C04
 from npusim.ops.blocked_epilogue import Finish, fp32
-from npusim.ops.parts import Part, Pieces, Steps, Work, by_channels, by_images, by_rows
+from npusim.ops.parts import Part, Pieces, Steps, Work, by_images, by_rows
 from npusim.ops.scratch import Scratch, copy_runs, framed, runs
 from npusim.ops.window import Window
 
@@ -22,8 +22,6 @@ Columns = Callable[[Scratch], np.ndarray]
 
 PIECE = 1 << 18  #: elements that a piece reads and writes, about: they stay in a processor's cache
 PIXELS = 98  #: a piece has no fewer: BLAS arranges the weights anew for each
-MACS = 1 << 23  #: of a piece, about, where there are few
-FEW = 4  #: pieces: enough for as many threads
 WHOLE = 1 << 25  #: multiply-accumulates from which BLAS shares a product out better than pieces do
 
 
@@ -90,25 +88,21 @@ def conv_blocked(
 
     def piece(part: Part) -> Work:
         image, strip = strip_of(seen[part.images], window, part.rows)
-        matrix = weights.matrix[:, part.channels]
         finish = Finish(steps, part, out)
         columns = _columns(image, strip, group)
         product = _whole_product if whole else _product
 
         def work(scratch: Scratch) -> None:
             y = finish.room(scratch)
-            product(columns(scratch), matrix, y, scratch)
+            product(columns(scratch), weights.matrix, y, scratch)
             finish(y)
 
         return work
 
     if whole:
         return Pieces([piece(p) for p in by_images(len(x), -(-WHOLE // macs))], whole)
-    parts = by_rows(len(x), ho, max(-(-PIXELS // wo), PIECE // (wo * (k * group + co))))
-    if len(parts) < FEW and group == 1:
-        count = min(FEW, len(x) * macs // len(parts) // MACS)
-        parts = [q for p in parts for q in by_channels(p, co // 16, count)]
-    return Pieces([piece(p) for p in parts])
+    rows = max(-(-PIXELS // wo), PIECE // (wo * (k * group + co)))
+    return Pieces([piece(p) for p in by_rows(len(x), ho, rows)])
 
 
 def _product(columns: np.ndarray, weights: np.ndarray, out: np.ndarray, _: Scratch) -> None:

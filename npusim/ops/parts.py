@@ -6,7 +6,7 @@ What a part is depends on shapes only, so that the numbers do not depend on the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -37,12 +37,6 @@ class Part:
     images: slice
     blocks: slice
     rows: slice
-
-    @property
-    def channels(self) -> slice:
-        """Columns of a matrix that are the blocks of channels."""
-        first, last = self.blocks.start, self.blocks.stop
-        return slice(first and first * 16, last and last * 16)
 
     def of(self, a: np.ndarray, whole: tuple[int, ...]) -> np.ndarray:
         """The same part of an operand that is broadcast to `whole`."""
@@ -78,10 +72,10 @@ def by_blocks(n: int, c1: int, blocks: int) -> list[Part]:
     """About `blocks` blocks of channels each: of an image, or of whole images."""
     if blocks >= c1:
         return by_images(n, blocks // c1)
-    return [p for image in by_images(n, 1) for p in by_channels(image, c1, -(-c1 // blocks))]
-
-
-def by_channels(part: Part, c1: int, count: int) -> list[Part]:
-    """A part in at most `count` parts of the blocks of channels."""
-    step = -(-c1 // max(1, count))
-    return [replace(part, blocks=slice(i, i + step)) for i in range(0, c1, step)]
+    count = -(-c1 // blocks)
+    step = -(-c1 // count)
+    return [
+        Part(slice(i, i + 1), slice(b, b + step), slice(None))
+        for i in range(n)
+        for b in range(0, c1, step)
+    ]

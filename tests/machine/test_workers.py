@@ -9,12 +9,12 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import npusim
-from npusim.machine.workers import Workers
+from npusim.machine.workers import ENOUGH, Workers
 from npusim.ops.scratch import Scratch
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("count", [0, 1, 7])
+@pytest.mark.parametrize("count", [0, 1, 7, 30])
 def test_every_piece_runs_once(threads: int, count: int) -> None:
     done: list[int] = []
     with threadpool_limits(threads, user_api="blas"):
@@ -33,9 +33,9 @@ def test_pieces_run_beside_each_other_with_one_blas_thread_each() -> None:
     with threadpool_limits(2, user_api="blas"):
         workers = Workers()
         assert workers.threads == 2
-        workers.run([piece, piece])
+        workers.run([piece] * ENOUGH)
         assert {i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"} == {2}
-    assert seen == [{1}, {1}]
+    assert seen == [{1}] * ENOUGH
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -44,12 +44,12 @@ def test_an_error_in_a_piece_is_raised(threads: int) -> None:
         raise ZeroDivisionError
 
     with threadpool_limits(threads, user_api="blas"), pytest.raises(ZeroDivisionError):
-        Workers().run([fail, lambda _: None])
+        Workers().run([fail, *[lambda _: None] * 20])
 
 
 def test_results_do_not_depend_on_the_threads() -> None:
     chip = npusim.load_chip("ascend910a")
-    model = npusim.load_model("mobilenetv2", batch=1)
+    model = npusim.load_model("mobilenetv2", batch=4)
     exe = npusim.compile_graph(model.graph, chip)
     found = []
     for threads in (1, 2):

@@ -256,7 +256,7 @@ def run(
     """
     executor, kept = None, {}
     if not timing_only:
-        arena = Arena(exe)
+        arena = Arena(exe, channels_last=not tile_level)
         arena.load_constants()
         arena.load_inputs(inputs or {})
 

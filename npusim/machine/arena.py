@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from npusim.errors import ModelError
-from npusim.ir import convert, pack_into, unpack
+from npusim.ir import Layout, convert, pack_into, unpack
 from npusim.limits import check_host_memory
 from npusim.program.executable import Executable
 
@@ -19,6 +19,9 @@ class Arena:
         data: the plan's memory; new and zero by default.
         moved: the bytes of buffers that are elsewhere, by name.
         start: the first address of the plan that `data` holds.
+        channels_last: tensors in NC1HWC0 have all channels of a pixel together in this memory, as
+            numpy and BLAS are quickest with. Nothing but `raw` shows it; no task sees the bytes
+            of such a tensor in another layout, unless they are the same (H = W = 1).
 
     Raises:
         ModelError: this machine has less memory than the program's weights and activations take.
@@ -30,23 +33,30 @@ class Arena:
         data: np.ndarray | None = None,
         moved: Mapping[str, np.ndarray] | None = None,
         start: int = 0,
+        channels_last: bool = False,
     ) -> None:
         self._exe = exe
         self._bytes = _new_memory(exe) if data is None else data
         self._moved = moved or {}
-        self._start = start
+        self._start, self._channels_last = start, channels_last
         self._views: dict[str, np.ndarray] = {}
 
     def at(self, moved: Mapping[str, np.ndarray], data: np.ndarray | None = None) -> Arena:
         """The same, with these buffers elsewhere, and the plan in `data` if that is given."""
-        return Arena(self._exe, self._bytes if data is None else data, moved, self._start)
+        where = self._bytes if data is None else data
+        return Arena(self._exe, where, moved, self._start, self._channels_last)
 
     def storage(self, name: str) -> np.ndarray:
         """The buffer's device array (a view; writes go to device memory)."""
         found = self._views.get(name)
         if found is None:
             b = self._exe.buffers[name]
-            found = self.raw(name).view(b.dtype.np).reshape(b.storage_shape)
+            found = self.raw(name).view(b.dtype.np)
+            if self._channels_last and b.layout is Layout.NC1HWC0:
+                n, c1, h, w, c0 = b.storage_shape
+                found = found.reshape(n, h, w, c1, c0).transpose(0, 3, 1, 2, 4)
+            else:
+                found = found.reshape(b.storage_shape)
             self._views[name] = found
         return found
 

@@ -122,7 +122,8 @@ class Convolutions:
         image = spread_image(read(x.name), attrs.get("spread"))
         key = w.name, _bias(task, 2)
         if task.node.op_type == "ConvConv":
-            between = np.empty((len(image), -(-w.shape[0] // 16), *window.out, 16), out.dtype)
+            shape = (len(image), *window.out, -(-w.shape[0] // 16), 16)
+            between = np.empty(shape, out.dtype).transpose(0, 3, 1, 2, 4)
             relu: Steps = [(EpilogueStep("Relu"), None)] if attrs["relu"] else []
             yield conv_blocked(image, self._for_product(key, arena), window, relu, between)
             key, window = (task.inputs[3], _bias(task, 4)), _pointwise(window)

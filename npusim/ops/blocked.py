@@ -1,8 +1,9 @@
 """Convolution on the device layouts themselves: NC1HWC0 activations, FRACTAL_Z weights; or C04.
 
-The same arithmetic as `conv.Conv`, without turning tensors into NCHW and back; channel blocks of
-16 move as whole 64-byte (fp32) runs, and fp32 products are written where the result is kept. A
-convolution comes as a list of pieces; all that follows from shapes is done before they run.
+The same arithmetic as `conv.Conv`, without turning tensors into NCHW and back. Arrays have
+NC1HWC0's axes; where all channels of a pixel are together in memory, pixels are a matrix as they
+are, and fp32 products are written where the result is kept. A convolution comes as a list of
+pieces; all that follows from shapes is done before they run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.ir.layout import C04
-from npusim.ops.blocked_epilogue import Finish, fp32
+from npusim.ops.blocked_epilogue import Finish, channels_last, fp32
 from npusim.ops.parts import Part, Pieces, Steps, Work, by_images, by_rows
 from npusim.ops.scratch import Scratch, copy_runs, framed, runs
 from npusim.ops.window import Window
@@ -30,12 +31,14 @@ class Filters:
     """Filters in the order of their arithmetic, made once per weight.
 
     Attributes:
-        matrix: (taps·channels + 1, Co1·16), fp32, in (tap, channel) order; the bias comes last.
+        matrix: (taps·channels, Co1·16), fp32, in (tap, channel) order.
+        bias: (Co1·16,), fp32.
         taps, channels: of a filter; channels that fill up the last block count, but for those of
             an image whose few are in one block.
     """
 
     matrix: np.ndarray
+    bias: np.ndarray
     taps: int
     channels: int
 
@@ -43,12 +46,17 @@ class Filters:
     def of(by_tap: np.ndarray, bias: np.ndarray | None) -> Filters:
         """Of weights (taps, C1, C0, Co1·16) and of the bias (Co,)."""
         taps, c1, c0, co = by_tap.shape
-        matrix = np.empty((taps * c1 * c0 + 1, co), np.float32)
-        matrix[:-1].reshape(by_tap.shape)[...] = by_tap
-        matrix[-1] = 0
-        if bias is not None:
-            matrix[-1, : bias.size] = fp32(bias).reshape(-1)
-        return Filters(matrix, taps, c1 * c0)
+        matrix = np.empty((taps * c1 * c0, co), np.float32)
+        matrix.reshape(by_tap.shape)[...] = by_tap
+        return Filters(matrix, filled(bias, co), taps, c1 * c0)
+
+
+def filled(bias: np.ndarray | None, channels: int) -> np.ndarray:
+    """(channels,) fp32: the bias, or none, and zeros for the channels that fill up a block."""
+    out = np.zeros(channels, np.float32)
+    if bias is not None:
+        out[: bias.size] = fp32(bias).reshape(-1)
+    return out
 
 
 def filters(
@@ -85,16 +93,16 @@ def conv_blocked(
     macs = ho * wo * k * co  # of an image
     whole = len(x) * macs >= WHOLE and group == 1
     seen = x[..., : weights.channels]
+    bias = np.tile(weights.bias, wo)
 
     def piece(part: Part) -> Work:
         image, strip = strip_of(seen[part.images], window, part.rows)
-        finish = Finish(steps, part, out)
+        finish = Finish(bias, steps, part, out)
         columns = _columns(image, strip, group)
-        product = _whole_product if whole else _product
 
         def work(scratch: Scratch) -> None:
             y = finish.room(scratch)
-            product(columns(scratch), weights.matrix, y, scratch)
+            _product(columns(scratch), weights.matrix, y)
             finish(y)
 
         return work
@@ -105,23 +113,15 @@ def conv_blocked(
     return Pieces([piece(p) for p in by_rows(len(x), ho, rows)])
 
 
-def _product(columns: np.ndarray, weights: np.ndarray, out: np.ndarray, _: Scratch) -> None:
-    """(groups, N, pixels, K) by (K, Co) into (N, Co1, …, 16), block by block of channels."""
-    group, n, pixels, k = columns.shape
-    by_block = weights.reshape(k, group, 1, -1, 16).transpose(1, 2, 3, 0, 4)
-    target = out.reshape(n, group, -1, pixels, 16).transpose(1, 0, 2, 3, 4)
-    np.matmul(columns[:, :, None], by_block, out=target)
-
-
-def _whole_product(
-    columns: np.ndarray, weights: np.ndarray, out: np.ndarray, scratch: Scratch
-) -> None:
-    """The same of one group as one product, which BLAS shares out among its threads."""
-    _, n, pixels, k = columns.shape
-    found = scratch.array((n * pixels, weights.shape[1]))
-    np.matmul(columns.reshape(-1, k), weights, out=found)
-    blocks = found.reshape(n, pixels, -1, 16).transpose(0, 2, 1, 3)
-    copy_runs(out.reshape(*out.shape[:2], -1, 16), blocks)
+def _product(columns: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
+    """(groups, pixels, K) by (K, Co) into (…, pixels·Co)."""
+    group, pixels, k = columns.shape
+    if group == 1:
+        np.matmul(columns[0], weights, out=out.reshape(pixels, -1))
+    else:
+        by_group = weights.reshape(k, group, -1).transpose(1, 0, 2)
+        target = out.reshape(pixels, group, -1).transpose(1, 0, 2)
+        np.matmul(columns, by_group, out=target)
 
 
 def strip_of(x: np.ndarray, window: Window, rows: slice) -> tuple[np.ndarray, Window]:
@@ -158,60 +158,55 @@ def extent(window: Window) -> tuple[int, int]:
 
 
 def _columns(x: np.ndarray, window: Window, group: int) -> Columns:
-    """img2col: what gives (groups, N, pixels, K + 1) in fp32, K in (tap, channel) order, then 1."""
+    """img2col: what gives (groups, pixels, K) in fp32, K in (tap, channel) order."""
     n, c1, _, _, c0 = x.shape
     (ho, wo), (sh, sw) = window.out, window.strides
     seen = x[:, :, : (ho - 1) * sh + 1 : sh, : (wo - 1) * sw + 1 : sw]
     if window.taps > 1 or any(window.begin) or seen.shape[2:4] != (ho, wo):
         return _columns_of_taps(x, window, group)
-    pixel = c1 // group * c0 + 1  # elements
-    image = ho * wo * pixel
-    shape = (n, ho, wo, group, c1 // group, c0)
-    strides = tuple(4 * i for i in (image, wo * pixel, pixel, n * image, c0))
+    own = c1 // group * c0
+    shape = (group, n * ho * wo, own)
 
     def columns(scratch: Scratch) -> np.ndarray:
-        found = scratch.array((group, n, ho * wo, pixel))
-        found[..., -1] = 1
-        target = runs(found, shape, strides)
-        source = fp32(seen).view(target.dtype)[..., 0].transpose(0, 2, 3, 1)
-        target[...] = source.reshape(target.shape)
-        return found
+        turned = channels_last(fp32(seen))
+        if group == 1 and turned.flags.c_contiguous:
+            return turned.reshape(shape)
+        found = scratch.array((group, n, ho, wo, c1 // group, c0))
+        by_group = turned.reshape(n, ho, wo, group, c1 // group, c0)
+        copy_runs(found, by_group.transpose(3, 0, 1, 2, 4, 5))
+        return found.reshape(shape)
 
     return columns
 
 
 def _columns_of_taps(x: np.ndarray, window: Window, group: int) -> Columns:
-    """The image is turned into channels-last once; a row of taps is then one contiguous run."""
+    """Of a padded image in channels-last: a row of taps is one contiguous run."""
     n, c1, _, _, c0 = x.shape
     (ho, wo), (kh, kw) = window.out, window.kernel
     (sh, sw), (dh, dw) = window.strides, window.dilations
     height, width = extent(window)
     step = c1 * c0  # elements to the next pixel of the image
     own = step // group  # of them, a group's
-    pixel = kh * kw * own + 1
-    image = ho * wo * pixel
     taps: tuple[int, ...] = (group, n, ho, wo, kh, kw * own)
-    source = [own, height * width * step, width * sh * step, sw * step, width * dh * step]
-    target = [n * image, image, wo * pixel, pixel, kw * own]
+    strides = [own, height * width * step, width * sh * step, sw * step, width * dh * step]
     if dw > 1 or group > 1:
-        taps, source, target = (*taps[:5], kw, own), [*source, dw * step], [*target, own]
-    seen, placed = (tuple(4 * i for i in strides) for strides in (source, target))
+        taps, strides = (*taps[:5], kw, own), [*strides, dw * step]
+    seen = tuple(4 * i for i in strides)
 
     def columns(scratch: Scratch) -> np.ndarray:
-        turned = channels_last(x, window, scratch)
-        found = scratch.array((group, n, ho * wo, pixel))
-        found[..., -1] = 1
-        runs(found, taps, placed)[...] = runs(turned, taps, seen)
-        return found
+        windows = runs(padded(x, window, scratch), taps, seen)
+        found = scratch.array(taps)
+        found.view(windows.dtype)[..., 0] = windows
+        return found.reshape(group, n * ho * wo, -1)
 
     return columns
 
 
-def channels_last(x: np.ndarray, window: Window, scratch: Scratch) -> np.ndarray:
-    """The padded image: (N, height, width, C1, C0), fp32."""
+def padded(x: np.ndarray, window: Window, scratch: Scratch) -> np.ndarray:
+    """The image in channels-last with its padding: (N, height, width, C1, C0), fp32."""
     n, c1, h, w, c0 = x.shape
     top, left = window.begin
     image = scratch.array((n, *extent(window), c1, c0))
     inside = framed(image, 1, slice(top, top + h), slice(left, left + w))
-    copy_runs(inside, fp32(x).transpose(0, 2, 3, 1, 4))
+    copy_runs(inside, channels_last(fp32(x)))
     return image

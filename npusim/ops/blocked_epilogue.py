@@ -18,30 +18,48 @@ def fp32(x: np.ndarray) -> np.ndarray:
 
 
 class Finish:
-    """The end of a part: epilogue steps on fp32 values, and the result to where it goes.
+    """The end of a part: bias and epilogue on fp32 values, and the result to where it goes.
 
-    Life: made once for a part; `room` gives the memory for the values in front of the epilogue,
-    calling it then turns them into the result. fp32 results never leave their place.
+    Life: made once for a part; `room` gives the memory for the values in front of all that,
+    calling it then turns them into the result. fp32 results in channels-last never leave their
+    place.
 
     Args:
+        bias: (Wo·Co1·C0,), fp32, of a row of pixels.
         steps: epilogue steps with their operand in NC1HWC0.
         out: the whole result (N, Co1, Ho, Wo, C0).
     """
 
-    def __init__(self, steps: Steps, part: Part, out: np.ndarray) -> None:
-        self._steps = part.steps(steps, out.shape)
+    def __init__(self, bias: np.ndarray, steps: Steps, part: Part, out: np.ndarray) -> None:
+        self._bias, self._steps = bias, part.steps(steps, out.shape)
         self._target = part.of(out, out.shape)
-        self._in_place = out.dtype == np.float32
+        turned = channels_last(self._target)
+        n, rows, wo, c1, c0 = self._shape = turned.shape
+        self._rows = n, rows, wo * c1 * c0
+        if out.dtype == np.float32 and turned.flags.c_contiguous:
+            self._place: np.ndarray | None = turned.reshape(self._rows)
+        else:
+            self._place = None
 
     def room(self, scratch: Scratch) -> np.ndarray:
-        """fp32 (n, blocks, rows, Wo, C0) for the part."""
-        return self._target if self._in_place else scratch.array(self._target.shape)
+        """fp32 (n, rows, Wo·C1·C0) for the part, contiguous."""
+        return scratch.array(self._rows) if self._place is None else self._place
 
     def __call__(self, y: np.ndarray) -> None:
         """Finish the values in `room`."""
-        z = apply_steps(y, self._steps)
+        y += self._bias
+        if y is self._place:
+            start = self._target
+        else:
+            start = y.reshape(self._shape).transpose(0, 3, 1, 2, 4)
+        z = apply_steps(start, self._steps)
         if z is not self._target:
             store(z, self._target)
+
+
+def channels_last(x: np.ndarray) -> np.ndarray:
+    """(N, C1, H, W, C0) as (N, H, W, C1, C0)."""
+    return x.transpose(0, 2, 3, 1, 4)
 
 
 def apply_steps(y: np.ndarray, steps: Steps) -> np.ndarray:

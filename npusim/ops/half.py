@@ -7,6 +7,8 @@ finite values beyond fp16 saturate, as on the chips.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from npusim.ir import DType, convert
@@ -22,11 +24,31 @@ _MAGIC = np.uint32(15 << 23)
 
 
 def to_fp32(h: np.ndarray) -> np.ndarray:
-    """An fp16 array in fp32."""
+    """An fp16 array in fp32, its axes in the same order of memory."""
     if h.size < _FEW:
         return h.astype(np.float32)
+    return _in_memory_order(_to_fp32, h)
+
+
+def to_fp16(x: np.ndarray) -> np.ndarray:
+    """An fp32 array in fp16, rounded to nearest even; finite values saturate. Memory as `x`'s."""
+    if x.size < _FEW:
+        return convert(x, DType.FLOAT16)
+    return _in_memory_order(_to_fp16, x)
+
+
+def _in_memory_order(function: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """A function of contiguous arrays on one whose axes may be in another order."""
+    if x.flags.c_contiguous:
+        return function(x)
+    order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+    back = sorted(range(x.ndim), key=order.__getitem__)
+    return function(np.ascontiguousarray(x.transpose(order))).transpose(back)
+
+
+def _to_fp32(h: np.ndarray) -> np.ndarray:
     out = np.empty(h.shape, np.float32)
-    source = np.ascontiguousarray(h).reshape(-1).view(np.uint16)
+    source = h.reshape(-1).view(np.uint16)
     target = out.reshape(-1).view(np.uint32)
     for i in range(0, source.size, _BLOCK):
         bits = target[i : i + _BLOCK]
@@ -43,12 +65,9 @@ def to_fp32(h: np.ndarray) -> np.ndarray:
     return out
 
 
-def to_fp16(x: np.ndarray) -> np.ndarray:
-    """An fp32 array in fp16, rounded to nearest even; finite values saturate."""
-    if x.size < _FEW:
-        return convert(x, DType.FLOAT16)
+def _to_fp16(x: np.ndarray) -> np.ndarray:
     out = np.empty(x.shape, np.float16)
-    source = np.ascontiguousarray(x).reshape(-1).view(np.uint32)
+    source = x.reshape(-1).view(np.uint32)
     target = out.reshape(-1).view(np.uint16)
     scratch = np.empty((3, min(_BLOCK, source.size)), np.uint32)
     for i in range(0, source.size, _BLOCK):

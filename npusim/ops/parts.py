@@ -35,12 +35,11 @@ class Part:
     """A part of a result (N, C1, H, W, C0)."""
 
     images: slice
-    blocks: slice
     rows: slice
 
     def of(self, a: np.ndarray, whole: tuple[int, ...]) -> np.ndarray:
         """The same part of an operand that is broadcast to `whole`."""
-        at = (self.images, self.blocks, self.rows)
+        at = (self.images, slice(None), self.rows)
         if a.ndim < len(whole):
             return a
         return a[tuple(s if a.shape[i] == whole[i] else slice(None) for i, s in enumerate(at))]
@@ -52,30 +51,14 @@ class Part:
 
 def by_rows(n: int, height: int, rows: int) -> list[Part]:
     """About `rows` rows each: of an image, or whole images."""
-    everything = slice(None)
     if rows >= height:
         return by_images(n, rows // height)
     count = -(-height // rows)
     cuts = [height * i // count for i in range(count + 1)]
-    return [
-        Part(slice(i, i + 1), everything, slice(a, b)) for i in range(n) for a, b in pairwise(cuts)
-    ]
+    return [Part(slice(i, i + 1), slice(a, b)) for i in range(n) for a, b in pairwise(cuts)]
 
 
 def by_images(n: int, images: int) -> list[Part]:
     """`images` whole images each, at least one."""
-    everything, images = slice(None), max(1, images)
-    return [Part(slice(i, i + images), everything, everything) for i in range(0, n, images)]
-
-
-def by_blocks(n: int, c1: int, blocks: int) -> list[Part]:
-    """About `blocks` blocks of channels each: of an image, or of whole images."""
-    if blocks >= c1:
-        return by_images(n, blocks // c1)
-    count = -(-c1 // blocks)
-    step = -(-c1 // count)
-    return [
-        Part(slice(i, i + 1), slice(b, b + step), slice(None))
-        for i in range(n)
-        for b in range(0, c1, step)
-    ]
+    images = max(1, images)
+    return [Part(slice(i, i + images), slice(None)) for i in range(0, n, images)]

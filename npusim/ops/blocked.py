@@ -21,7 +21,7 @@ from npusim.ops.window import Window
 
 Columns = Callable[[Scratch], np.ndarray]
 
-PIECE = 1 << 18  #: elements that a piece reads and writes, about: they stay in a processor's cache
+PIECE = 1 << 20  #: elements that a piece reads and writes, about: numpy's loops are long enough
 PIXELS = 98  #: a piece has no fewer: BLAS arranges the weights anew for each
 WHOLE = 1 << 25  #: multiply-accumulates from which BLAS shares a product out better than pieces do
 

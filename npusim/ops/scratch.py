@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 LINE = 16  #: elements of a line of a processor's cache
-START = 1 << 20  #: elements (4 MiB): what pieces of convolutions need
+START = 1 << 21  #: elements (8 MiB): what pieces of convolutions need
 
 
 class Scratch:

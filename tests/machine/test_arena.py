@@ -65,3 +65,16 @@ def test_wrong_inputs(inputs: dict[str, np.ndarray], words: list[str]) -> None:
         _arena().load_inputs(inputs)
     assert len(str(error.value).splitlines()) == 3
     assert all(w in str(error.value) for w in words)
+
+
+def test_channels_last_is_seen_in_raw_bytes_only() -> None:
+    plain = _arena()
+    exe = plain._exe
+    value = np.random.default_rng(0).standard_normal((1, 3, 2, 2)).astype(np.float16)
+    for arena in (Arena(exe, channels_last=True), Arena(exe, channels_last=True).at({})):
+        for one in (plain, arena):
+            one.write("blocked", value)
+        np.testing.assert_array_equal(arena.storage("blocked"), plain.storage("blocked"))
+        np.testing.assert_array_equal(arena.read("blocked"), value)
+        assert arena.storage("blocked").transpose(0, 2, 3, 1, 4).flags.c_contiguous
+        assert arena.raw("blocked").nbytes == plain.raw("blocked").nbytes

@@ -16,14 +16,21 @@ from npusim.machine.workers import Workers
 from npusim.ops import compute_node, get_operator
 from npusim.ops.blocked import conv_blocked, filters
 from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_filters
+from npusim.ops.blocked_epilogue import channels_last
 from npusim.ops.conv import conv_window
 
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
-@settings(max_examples=80, deadline=None)
+def turned(x: np.ndarray) -> np.ndarray:
+    """The same with all channels of a pixel together in memory."""
+    return np.ascontiguousarray(channels_last(x)).transpose(0, 3, 1, 2, 4)
+
+
+@settings(max_examples=120, deadline=None)
 @given(
     st.booleans(),
+    st.tuples(st.booleans(), st.booleans()),
     PAIRS,
     PAIRS,
     PAIRS,
@@ -32,6 +39,7 @@ PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 )
 def test_blocked_convolutions(
     depthwise: bool,
+    in_channels_last: tuple[bool, bool],
     kernel: tuple[int, int],
     strides: tuple[int, int],
     dilations: tuple[int, int],
@@ -62,6 +70,9 @@ def test_blocked_convolutions(
     operands = [half, np.asarray(six), pack(other, Layout.NC1HWC0), None]
     fused = list(zip(steps, operands, strict=True))
     y = np.full_like(pack(want, Layout.NC1HWC0), np.nan)
+    image, y = (
+        turned(a) if yes else a for a, yes in zip((image, y), in_channels_last, strict=True)
+    )
     if depthwise:
         pieces = depthwise_blocked(image, depthwise_filters(w, 16, b), window, fused, y)
     else:
@@ -85,12 +96,13 @@ def test_clip_lets_the_upper_bound_win(low: float | None, high: float | None) ->
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("in_channels_last", [False, True])
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
 @pytest.mark.parametrize(("group", "kernel", "stride", "dilation"), [
     (2, 1, 1, 1), (4, 1, 2, 1), (2, 3, 1, 1), (4, 3, 2, 1), (2, 3, 1, 2),
 ])  # fmt: skip
 def test_groups_of_whole_blocks(
-    group: int, kernel: int, stride: int, dilation: int, dtype: DType
+    group: int, kernel: int, stride: int, dilation: int, dtype: DType, in_channels_last: bool
 ) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 64, 9, 11)).astype(dtype.np)
@@ -105,7 +117,10 @@ def test_groups_of_whole_blocks(
     y = np.full_like(pack(want, Layout.NC1HWC0), np.nan)
     dense = filters(pack(w, Layout.FRACTAL_Z), kernel * kernel, 64 // group, b)
     relu = [(EpilogueStep("Relu"), None)]
-    pieces = conv_blocked(pack(x, Layout.NC1HWC0), dense, window, relu, y, group)
+    image = pack(x, Layout.NC1HWC0)
+    if in_channels_last:
+        image, y = turned(image), turned(y)
+    pieces = conv_blocked(image, dense, window, relu, y, group)
     Workers().run(pieces.work, pieces.whole)
     got = unpack(y, want.shape, Layout.NC1HWC0)
     tolerance = 1e-4 if dtype is DType.FLOAT32 else 2e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from npusim.ops.half import to_fp16, to_fp32
 
@@ -33,3 +34,16 @@ def test_to_fp16() -> None:
     assert same(to_fp16(limits), want[-12:-6])
     square = x[:65536].reshape(256, 256).T
     assert same(np.ascontiguousarray(to_fp16(square).T).reshape(-1), want[:65536])
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2, 3, 4), (0, 2, 3, 1, 4), (4, 3, 2, 1, 0)])
+def test_memory_order_is_kept(axes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 20, 20, 16)).astype(np.float32)
+    x = x.transpose(axes)
+    half = to_fp16(x)
+    np.testing.assert_array_equal(half, x.astype(np.float16))
+    back = to_fp32(half)
+    np.testing.assert_array_equal(back, half.astype(np.float32))
+    assert half.transpose(np.argsort(axes)).flags.c_contiguous
+    assert back.transpose(np.argsort(axes)).flags.c_contiguous
+    np.testing.assert_array_equal(to_fp16(x[..., ::2]), half[..., ::2])

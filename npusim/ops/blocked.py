@@ -33,13 +33,12 @@ class Filters:
     Attributes:
         matrix: (taps·channels, Co1·16), fp32, in (tap, channel) order.
         bias: (Co1·16,), fp32.
-        taps, channels: of a filter; channels that fill up the last block count, but for those of
-            an image whose few are in one block.
+        channels: of a filter; those that fill up the last block count, but not where an image's few
+            are in one block.
     """
 
     matrix: np.ndarray
     bias: np.ndarray
-    taps: int
     channels: int
 
     @staticmethod
@@ -48,7 +47,7 @@ class Filters:
         taps, c1, c0, co = by_tap.shape
         matrix = np.empty((taps * c1 * c0, co), np.float32)
         matrix.reshape(by_tap.shape)[...] = by_tap
-        return Filters(matrix, filled(bias, co), taps, c1 * c0)
+        return Filters(matrix, filled(bias, co), c1 * c0)
 
 
 def filled(bias: np.ndarray | None, channels: int) -> np.ndarray:
@@ -207,6 +206,6 @@ def padded(x: np.ndarray, window: Window, scratch: Scratch) -> np.ndarray:
     n, c1, h, w, c0 = x.shape
     top, left = window.begin
     image = scratch.array((n, *extent(window), c1, c0))
-    inside = framed(image, 1, slice(top, top + h), slice(left, left + w))
+    inside = framed(image, slice(top, top + h), slice(left, left + w))
     copy_runs(inside, channels_last(fp32(x)))
     return image

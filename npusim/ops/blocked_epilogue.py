@@ -1,4 +1,4 @@
-"""Epilogue steps on a part of a convolution's result, in place where that can be."""
+"""Bias and epilogue steps on a part of a convolution's result, in place where that can be."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Scratch:
         """A contiguous array, with whatever it holds."""
         size = prod(shape)
         if self.used + size > len(self._block):
-            self._block, self.used = np.empty(2 * (self.used + size), np.float32), 0
+            self._block, self.used = np.empty(self.used + size, np.float32), 0
         start = self.used
         self.used += -(-size // LINE) * LINE
         return self._block[start : start + size].reshape(shape)
@@ -56,11 +56,10 @@ def copy_runs(target: np.ndarray, source: np.ndarray) -> None:
     target[...] = source
 
 
-def framed(a: np.ndarray, axis: int, rows: slice, columns: slice) -> np.ndarray:
-    """These rows and columns (the axes `axis` and the next) of `a`, with zeros all around them."""
-    front = (slice(None),) * axis
+def framed(images: np.ndarray, rows: slice, columns: slice) -> np.ndarray:
+    """These rows and columns of (N, H, W, …), with zeros all around them."""
     for around in (slice(0, rows.start), slice(rows.stop, None)):
-        a[*front, around] = 0
+        images[:, around] = 0
     for around in (slice(0, columns.start), slice(columns.stop, None)):
-        a[*front, rows, around] = 0
-    return a[*front, rows, columns]
+        images[:, rows, around] = 0
+    return images[:, rows, columns]

@@ -61,7 +61,7 @@ def test_runs_of_overlapping_windows() -> None:
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 def test_a_frame_of_zeros(top: int, bottom: int, left: int, right: int) -> None:
     a = np.full((2, 4 + top + bottom, 5 + left + right, 3), np.nan)
-    inside = framed(a, 1, slice(top, top + 4), slice(left, left + 5))
+    inside = framed(a, slice(top, top + 4), slice(left, left + 5))
     inside[...] = 1
     want = np.pad(np.ones((4, 5)), ((top, bottom), (left, right)))
     np.testing.assert_array_equal(a, np.broadcast_to(want[..., None], a.shape))

@@ -178,6 +178,16 @@ def pack(x: np.ndarray, layout: Layout) -> np.ndarray:
     return np.ascontiguousarray(p.transpose(*b, k + 2, k, k + 1, k + 3))
 
 
+def channels_last(x: np.ndarray) -> np.ndarray:
+    """A view (N, H, W, C1, C0) of (N, C1, H, W, C0): all channels of a pixel side by side."""
+    return x.transpose(0, 2, 3, 1, 4)
+
+
+def channels_in_blocks(x: np.ndarray) -> np.ndarray:
+    """The view back: (N, C1, H, W, C0) of (N, H, W, C1, C0)."""
+    return x.transpose(0, 3, 1, 2, 4)
+
+
 def pack_into(x: np.ndarray, layout: Layout, out: np.ndarray) -> None:
     """Store a logical array in the device's: `out` has its type and its shape in `layout`."""
     plain = _NARROW.get(layout, layout) is Layout.NC1HWC0

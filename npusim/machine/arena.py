@@ -8,6 +8,7 @@ import numpy as np
 
 from npusim.errors import ModelError
 from npusim.ir import Layout, convert, pack_into, unpack
+from npusim.ir.layout import channels_in_blocks
 from npusim.limits import check_host_memory
 from npusim.program.executable import Executable
 
@@ -54,7 +55,7 @@ class Arena:
             found = self.raw(name).view(b.dtype.np)
             if self._channels_last and b.layout is Layout.NC1HWC0:
                 n, c1, h, w, c0 = b.storage_shape
-                found = found.reshape(n, h, w, c1, c0).transpose(0, 3, 1, 2, 4)
+                found = channels_in_blocks(found.reshape(n, h, w, c1, c0))
             else:
                 found = found.reshape(b.storage_shape)
             self._views[name] = found

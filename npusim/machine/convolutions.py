@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from functools import cached_property
 from math import prod
 
 import numpy as np
 
 from npusim.ir import EpilogueStep, Layout
-from npusim.ir.layout import c0_of
+from npusim.ir.layout import c0_of, channels_in_blocks
 from npusim.machine.arena import Arena
 from npusim.machine.workers import Workers
 from npusim.ops import attributes
@@ -29,7 +28,10 @@ DENSE = {
     (Layout.NC1HWC0, Layout.FRACTAL_Z),
     (Layout.NC1HWC0_C04, Layout.FRACTAL_Z_C04),
 }
+DEPTHWISE = (Layout.NC1HWC0, Layout.ND)  #: and of one with a filter per channel
 AHEAD = 8  #: images up to which a convolution's pieces are made once and kept
+
+Key = tuple[str, str]  #: weights and bias ("" where there is none), by name
 
 
 class Convolutions:
@@ -41,8 +43,8 @@ class Convolutions:
 
     def __init__(self, exe: Executable) -> None:
         self._exe = exe
-        self._filters: dict[tuple[str, str], Filters] = {}
-        self._depthwise_filters: dict[tuple[str, str], DepthwiseFilters] = {}
+        self._workers = Workers() if any(map(self.has, exe.tasks)) else None
+        self._filters: dict[Key, Filters | DepthwiseFilters] = {}
         self._ahead: dict[str, Pieces] = {}
 
     def prepare(self, arena: Arena) -> None:
@@ -51,18 +53,9 @@ class Convolutions:
             for w in CONVOLUTIONS[task.node.op_type]:
                 key = task.inputs[w], _bias(task, w + 1)
                 if all(n in self._exe.constants for n in key if n):
-                    if self._depthwise(task):
-                        self._depthwise_filters[key] = self._for_depthwise(key, arena)
-                    else:
-                        self._filters[key] = self._for_product(key, arena)
+                    self._filters[key] = self._arranged(key, arena)
             if self._can_be_made_ahead(task, arena):
                 (self._ahead[task.name],) = self._stages(task, arena)
-        if self._filters or self._depthwise_filters:
-            assert self._workers  # its threads start now, not in the middle of a run
-
-    @cached_property
-    def _workers(self) -> Workers:
-        return Workers()
 
     def elsewhere(self) -> Convolutions:
         """The same for other memory."""
@@ -75,21 +68,17 @@ class Convolutions:
         if task.node.op_type not in CONVOLUTIONS or task.compute_dtype in BYTES:
             return False
         x, w = (self._exe.buffers[n] for n in task.inputs[:2])
-        return (x.layout, w.layout) in DENSE or self._depthwise(task)
+        one_each = (w.shape[0], w.shape[1]) == (x.shape[1], 1)
+        return (x.layout, w.layout) in DENSE or ((x.layout, w.layout) == DEPTHWISE and one_each)
 
     def run(self, task: Task, arena: Arena) -> bool:
         """Compute a task if it is one of these, and tell whether it is."""
         known = self._ahead.get(task.name)
-        if known is None and not self.has(task):
+        if self._workers is None or (known is None and not self.has(task)):
             return False
         for pieces in [known] if known else self._stages(task, arena):
             self._workers.run(pieces.work, pieces.whole)
         return True
-
-    def _depthwise(self, task: Task) -> bool:
-        x, w = (self._exe.buffers[n] for n in task.inputs[:2])
-        one_each = w.layout is Layout.ND and (w.shape[0], w.shape[1]) == (x.shape[1], 1)
-        return one_each and x.layout is Layout.NC1HWC0
 
     def _can_be_made_ahead(self, task: Task, arena: Arena) -> bool:
         image, *others = (n for n in task.inputs if n)
@@ -120,34 +109,31 @@ class Convolutions:
         attrs = attributes(task.node)
         window = conv_window(x.shape[2:], w.shape[2:], attrs)
         image = spread_image(read(x.name), attrs.get("spread"))
-        key = w.name, _bias(task, 2)
-        if task.node.op_type == "ConvConv":
-            shape = (len(image), *window.out, -(-w.shape[0] // 16), 16)
-            between = np.empty(shape, out.dtype).transpose(0, 3, 1, 2, 4)
-            relu: Steps = [(EpilogueStep("Relu"), None)] if attrs["relu"] else []
-            yield conv_blocked(image, self._for_product(key, arena), window, relu, between)
-            key, window = (task.inputs[3], _bias(task, 4)), _pointwise(window)
-            yield conv_blocked(between, self._for_product(key, arena), window, steps, out)
-        elif self._depthwise(task):
-            yield depthwise_blocked(image, self._for_depthwise(key, arena), window, steps, out)
+        found = self._arranged((w.name, _bias(task, 2)), arena)
+        if isinstance(found, DepthwiseFilters):
+            yield depthwise_blocked(image, found, window, steps, out)
+        elif task.node.op_type == "Conv":
+            yield conv_blocked(image, found, window, steps, out, int(attrs["group"]))
         else:
-            group = int(attrs["group"])
-            yield conv_blocked(image, self._for_product(key, arena), window, steps, out, group)
+            shape = (len(image), *window.out, -(-w.shape[0] // 16), 16)
+            between = channels_in_blocks(np.empty(shape, out.dtype))
+            relu: Steps = [(EpilogueStep("Relu"), None)] if attrs["relu"] else []
+            yield conv_blocked(image, found, window, relu, between)
+            found = self._arranged((task.inputs[3], _bias(task, 4)), arena)
+            assert isinstance(found, Filters)
+            yield conv_blocked(between, found, _pointwise(window), steps, out)
 
-    def _for_product(self, key: tuple[str, str], arena: Arena) -> Filters:
-        """Weights and bias, by name."""
-        if key in self._filters:
-            return self._filters[key]
+    def _arranged(self, key: Key, arena: Arena) -> Filters | DepthwiseFilters:
+        """Filters in the order of their arithmetic."""
+        known = self._filters.get(key)
+        if known is not None:
+            return known
         w, bias = self._exe.buffers[key[0]], arena.storage(key[1]) if key[1] else None
+        stored = arena.storage(w.name)
+        if w.layout is Layout.ND:
+            return depthwise_filters(stored, c0_of(w.dtype), bias)
         arranged = filters_few if w.layout is Layout.FRACTAL_Z_C04 else filters
-        return arranged(arena.storage(w.name), prod(w.shape[2:]), w.shape[1], bias)
-
-    def _for_depthwise(self, key: tuple[str, str], arena: Arena) -> DepthwiseFilters:
-        """Weights and bias, by name."""
-        if key in self._depthwise_filters:
-            return self._depthwise_filters[key]
-        w, bias = self._exe.buffers[key[0]], arena.storage(key[1]) if key[1] else None
-        return depthwise_filters(arena.storage(w.name), c0_of(w.dtype), bias)
+        return arranged(stored, prod(w.shape[2:]), w.shape[1], bias)
 
 
 def _pointwise(window: Window) -> Window:

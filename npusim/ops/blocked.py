@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir.layout import C04
-from npusim.ops.blocked_epilogue import Finish, channels_last, fp32
+from npusim.ir.layout import C04, channels_last
+from npusim.ops.blocked_epilogue import Finish, fp32
 from npusim.ops.parts import Part, Pieces, Steps, Work, by_images, by_rows
 from npusim.ops.scratch import Scratch, copy_runs, framed, runs
 from npusim.ops.window import Window

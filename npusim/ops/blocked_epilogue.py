@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.ir import DType, EpilogueStep, TensorType
+from npusim.ir.layout import channels_in_blocks, channels_last
 from npusim.ops.parts import Part, Steps
 from npusim.ops.registry import get_operator, round_to, widen
 from npusim.ops.scratch import Scratch
@@ -51,15 +52,10 @@ class Finish:
         if y is self._place:
             start = self._target
         else:
-            start = y.reshape(self._shape).transpose(0, 3, 1, 2, 4)
+            start = channels_in_blocks(y.reshape(self._shape))
         z = apply_steps(start, self._steps)
         if z is not self._target:
             store(z, self._target)
-
-
-def channels_last(x: np.ndarray) -> np.ndarray:
-    """(N, C1, H, W, C0) as (N, H, W, C1, C0)."""
-    return x.transpose(0, 2, 3, 1, 4)
 
 
 def apply_steps(y: np.ndarray, steps: Steps) -> np.ndarray:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from npusim.errors import GraphError
 from npusim.ir import EpilogueStep, Layout, Node, TensorType, pack, unpack
 from npusim.ir.dtype import DType
+from npusim.ir.layout import channels_in_blocks, channels_last
 from npusim.machine.workers import Workers
 from npusim.ops import compute_node, get_operator
 from npusim.ops.blocked import conv_blocked, filters
 from npusim.ops.blocked_depthwise import depthwise_blocked, depthwise_filters
-from npusim.ops.blocked_epilogue import channels_last
 from npusim.ops.conv import conv_window
 
 PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -24,7 +24,7 @@ PAIRS = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 def turned(x: np.ndarray) -> np.ndarray:
     """The same with all channels of a pixel together in memory."""
-    return np.ascontiguousarray(channels_last(x)).transpose(0, 3, 1, 2, 4)
+    return channels_in_blocks(np.ascontiguousarray(channels_last(x)))
 
 
 @settings(max_examples=120, deadline=None)
